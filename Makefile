@@ -1,0 +1,91 @@
+# `make help` lists the targets. Each does the set-up that it needs; what is done already is not done again.
+#
+#   make setup PYTHON=python3.12             another interpreter (3.10 or later)
+#   make setup APT=no                        install no system packages, even where that would need no password
+#   make setup DEEPNVME_WITHOUT=liburing     leave an engine out (liburing, libaio or both, with a comma)
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                                            look for torch there too: its CPU build is a tenth of PyPI's CUDA build
+#   make test ARGS="-k wait -x"              arguments for pytest; they also reach demo and bench
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DIR ?= build/bench
+export APT DEEPNVME_WITHOUT
+
+CSRC := $(shell find csrc)
+CXX_STYLED = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
+TYPED := aio pinned_manager benchmarks examples
+
+# The extension is looked at again, which costs a second, where its file is gone, an engine is to be left out, or one
+# was left out last time: its library may have come since.
+LOOK_AGAIN := $(if $(wildcard _deepnvme*.so),,FORCE)$(if $(DEEPNVME_WITHOUT),FORCE)
+LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FORCE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean FORCE
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(VENV)/.extension $(VENV)/.installed ## system headers (apt, where it may), .venv, torch, the extension
+
+demo: setup ## train with the optimizer's moments on disk, and check them bit for bit
+	@$(BIN)/python examples/train_with_nvme_states.py $(ARGS)
+
+test: setup ## the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## ruff, mypy and clang-format, as checks
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary $(TYPED)
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_STYLED)
+	@echo "lint: clean"
+
+format: setup ## rewrite Python and C++ in the project's style
+	@$(BIN)/ruff check --quiet --select I --fix .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/clang-format -i $(CXX_STYLED)
+
+bench: setup ## measure beside fio in DIR=directory
+	@tools/system_packages.sh tests
+	@mkdir -p $(DIR)
+	@$(BIN)/python -m benchmarks --dir $(DIR) $(ARGS)
+
+clean: ## remove what was built; .venv stays (rm -r .venv starts over)
+	rm -rf build dist *.egg-info _deepnvme*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f $(VENV)/.extension
+
+# ---- set-up, one stamp file a step; all are in .venv, so that a new one does every step ----
+
+$(VENV)/.created:
+	@tools/system_packages.sh build $(PYTHON)
+	@echo "setup: $(VENV) with $$($(PYTHON) --version)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m virtualenv --quiet $(VENV)
+	@touch $@
+
+$(VENV)/.requirements: constraints.txt $(VENV)/.created
+	@echo "setup: torch and tools into $(VENV) (the first time takes minutes)"
+ifeq ($(TORCH_INDEX)$(wildcard /dev/nvidiactl),)
+	@echo "setup: no NVIDIA driver here; TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes"
+endif
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+	    $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r constraints.txt
+	@touch $@
+
+$(VENV)/.extension: setup.py $(CSRC) $(VENV)/.requirements $(LOOK_AGAIN)
+	@echo "setup: the extension _deepnvme"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+# After the extension, whose objects it finds done; edits to Python need no further step.
+$(VENV)/.installed: pyproject.toml $(VENV)/.requirements | $(VENV)/.extension
+	@echo "setup: the packages, editable"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation \
+	    -c constraints.txt -e .
+	@touch $@

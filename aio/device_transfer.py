@@ -1,0 +1,270 @@
+"""Device tensors to and from files, through pinned host blocks: copies and I/O overlap.
+
+One thread of a handle carries the transfers of its device tensors, in order. Writing: copy of block i + 1 while block i
+is being written. Reading: blocks are read ahead while earlier ones are copied.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from _deepnvme import io as _io
+from _deepnvme.io import AioError, CompletionChannel
+from pinned_manager import PinError, new_locked_tensor
+from pinned_manager.device import Device, Event, device_of
+
+BLOCK_BYTES = 8 << 20
+BLOCKS = 4  # two being copied, two being written or read
+
+
+def is_device_tensor(buffer: Any) -> bool:
+    """True for a tensor whose memory is not the host's."""
+    return getattr(buffer, "is_cpu", True) is False
+
+
+@dataclass
+class _Block:
+    """A piece of pinned memory, and what still uses it."""
+
+    memory: torch.Tensor  # (BLOCK_BYTES,) uint8
+    ticket: _io.Ticket | None = None
+    event: Event | None = None
+
+    def settle(self) -> None:
+        """Wait until neither a request nor a copy uses it. Raises AioError of its request."""
+        ticket, self.ticket = self.ticket, None
+        event, self.event = self.event, None
+        if event is not None:
+            event.synchronize()
+        if ticket is not None:
+            ticket.wait()
+            ticket.result()
+
+
+@dataclass
+class _DeviceTicket:
+    """A transfer of a device tensor, as a future waits for it."""
+
+    future: Future[int]
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self.future.exception(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def result(self) -> int:
+        return self.future.result()
+
+    def notify(self, channel: CompletionChannel, token: int) -> None:
+        self.future.add_done_callback(lambda _: channel.push(token))
+
+
+class DeviceTransfers:
+    """The transfers of device tensors of one handle; nothing is made before the first one."""
+
+    def __init__(self, core: _io.Handle) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._thread: ThreadPoolExecutor | None = None
+        self._blocks: list[_Block] = []
+        self._uncounted: list[Future[int]] = []
+
+    def submit(
+        self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
+    ) -> _DeviceTicket:
+        """Start a transfer. Opens the file and orders it after the device's current work, here."""
+        if self._core.closed:
+            raise RuntimeError("this handle is closed; create a new one")
+        device = device_of(tensor)
+        if not 0 <= file_offset <= 2**63 - 1 - tensor.nbytes:
+            raise ValueError(
+                f"file_offset is {file_offset}, but must be from 0 to 2**63 - 1 less the {tensor.nbytes} bytes of the "
+                "tensor; give the byte of the file to start at"
+            )
+        descriptor = _open(filename, write, file_offset, tensor)
+        ready = device.record_event()
+        transfer = self._write if write else self._read
+
+        def carry_out() -> int:
+            try:
+                with device.side_stream(ready):
+                    nbytes = transfer(device, tensor, descriptor, file_offset)
+                if validate:
+                    self._validate(device, tensor, descriptor, file_offset)
+                return nbytes
+            finally:
+                os.close(descriptor)
+
+        with self._lock:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="aio-device")
+            return _DeviceTicket(self._thread.submit(carry_out))
+
+    def start(
+        self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
+    ) -> None:
+        """The same, counted by wait()."""
+        ticket = self.submit(tensor, filename, file_offset, write, validate)
+        with self._lock:
+            self._uncounted.append(ticket.future)
+
+    def wait(self, wait_for_host: Callable[[], int]) -> int:
+        """The number of operations, of host tensors and of device tensors, that are done now."""
+        if not self._uncounted:
+            return wait_for_host()
+        count, failures = 0, []
+        with self._lock:
+            waited, self._uncounted = self._uncounted, []
+        try:
+            for future in waited:
+                future.exception()
+        except BaseException:  # Ctrl-C: they are counted by a later wait
+            with self._lock:
+                self._uncounted = waited + self._uncounted
+            raise
+        for future in waited:
+            error = future.exception()
+            if error is None:
+                count += 1
+            elif isinstance(error, AioError):
+                failures += error.failures
+            else:
+                raise error
+        try:
+            count += wait_for_host()
+        except AioError as error:
+            failures += error.failures
+        if failures:
+            failures[0].failures = tuple(failures)
+            raise failures[0]
+        return count
+
+    def close(self) -> None:
+        """End the thread and give back the blocks. wait() comes first."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown()
+        self._blocks.clear()
+
+    def _take_blocks(self) -> list[_Block]:
+        if not self._blocks:
+            for _ in range(BLOCKS):
+                try:
+                    memory = new_locked_tensor(BLOCK_BYTES, torch.uint8, "device_transfer")
+                except PinError:  # under a tight memlock limit copies are slower, but possible
+                    memory = torch.empty(BLOCK_BYTES, dtype=torch.uint8)
+                self._blocks.append(_Block(memory))
+        return self._blocks
+
+    def _write(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> int:
+        source = device.octets(device.contiguous(tensor))
+        nbytes = len(source)
+        blocks = self._take_blocks()
+        copied: tuple[_Block, int, int] | None = None
+
+        def write_out(block: _Block, begin: int, end: int) -> None:
+            if block.event is not None:
+                block.event.synchronize()
+                block.event = None
+            block.ticket = self._core.submit(
+                block.memory[: end - begin], descriptor, file_offset + begin, True
+            )
+
+        try:
+            for number, begin in enumerate(range(0, nbytes, BLOCK_BYTES)):
+                block, end = blocks[number % BLOCKS], min(begin + BLOCK_BYTES, nbytes)
+                block.settle()
+                block.event = device.copy_to_host(
+                    block.memory[: end - begin], source[begin:end]
+                )
+                if copied is not None:
+                    write_out(*copied)
+                copied = block, begin, end
+            if copied is not None:
+                write_out(*copied)
+            for block in blocks:
+                block.settle()
+        finally:
+            _abandon(blocks)
+        return nbytes
+
+    def _read(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> int:
+        target = device.contiguous_target(tensor)
+        destination = device.octets(target)
+        nbytes = len(destination)
+        blocks = self._take_blocks()
+        pieces = [
+            (begin, min(begin + BLOCK_BYTES, nbytes)) for begin in range(0, nbytes, BLOCK_BYTES)
+        ]
+
+        def read_ahead(number: int) -> None:
+            if number < len(pieces):
+                (begin, end), block = pieces[number], blocks[number % BLOCKS]
+                block.settle()
+                block.ticket = self._core.submit(
+                    block.memory[: end - begin], descriptor, file_offset + begin, False
+                )
+
+        try:
+            for number in range(BLOCKS - 1):
+                read_ahead(number)
+            for number, (begin, end) in enumerate(pieces):
+                block = blocks[number % BLOCKS]
+                block.settle()
+                block.event = device.copy_to_device(
+                    destination[begin:end], block.memory[: end - begin]
+                )
+                read_ahead(number + BLOCKS - 1)
+            for block in blocks:
+                block.settle()
+            device.finish_target(target, tensor)
+        finally:
+            _abandon(blocks)
+        return nbytes
+
+    def _validate(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> None:
+        source = device.octets(device.contiguous(tensor))
+        host = torch.empty(len(source), dtype=torch.uint8)
+        device.copy_to_host(host, source).synchronize()
+        stored = bytearray(len(source))
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+            file.seek(file_offset)
+            moved = file.readinto(stored)
+        if moved != len(stored) or bytes(stored) != host.numpy().tobytes():
+            raise AioError(5, "validation found that memory and file differ")
+
+
+def _abandon(blocks: list[_Block]) -> None:
+    """After a failure: nothing may use the blocks any more. What else fails now is a consequence."""
+    for block in blocks:
+        if block.ticket is not None:
+            block.ticket.wait()
+        if block.event is not None:
+            block.event.synchronize()
+        block.ticket = block.event = None
+
+
+def _open(filename: Any, write: bool, file_offset: int, tensor: Any) -> int:
+    """A descriptor of our own. Raises AioError like a request on host memory."""
+    if isinstance(filename, int):
+        filename = f"/proc/self/fd/{filename}"
+    try:
+        return os.open(filename, (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY, 0o600)
+    except OSError as error:
+        failure = AioError(error.errno, error.strerror, error.filename)
+        failure.offset, failure.nbytes, failure.nbytes_done = file_offset, tensor.nbytes, 0
+        failure.failures = (failure,)
+        raise failure from None

@@ -1,0 +1,1 @@
+"""`python -m benchmarks --dir DIR`: `aio` measured against fio, DeepSpeed and plain Python."""

@@ -1,0 +1,115 @@
+"""One large tensor, reading and writing: pinned, plain torch memory, and a slice at base + 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import fio, ours, python_peer
+from .context import Context
+from .harness import Contestant, Series, run_rounds
+from .layout import Piece, prepare_file, touched
+from .results import Result, Verdict, at_least, at_most, not_measured
+
+TITLE = "One large tensor"
+
+
+def run(context: Context) -> Result:
+    """1 GiB (--size) of pinned and plain memory against the best fio; slices of a quarter."""
+    result = Result("large_tensor", TITLE)
+    path = prepare_file(context.folder / "large.bin", context.size)
+    with ours.handle(context) as handle:
+        with ours.pinned(handle, context.size) as pinned:
+            plain = touched(context.size)
+            for reading in (True, False):
+                _whole(context, result, handle, path, {"pinned": pinned, "plain": plain}, reading)
+        del plain
+        _slices(context, result, handle, path)
+    return result
+
+
+def _whole(
+    context: Context,
+    result: Result,
+    handle: Any,
+    path: Path,
+    tensors: dict[str, torch.Tensor],
+    reading: bool,
+) -> None:
+    direction = "read" if reading else "write"
+    contestants = [
+        ours.whole(f"aio {memory}", handle, Piece(tensor, path), reading, context, context.attempts)
+        for memory, tensor in tensors.items()
+    ]
+    job = fio.Job(
+        direction, fio.one_file(path, context.size), context.size,
+        depth=context.queue_depth, mode=context.fio_mode,
+        kernel_workers=context.on_tmpfs,
+    )  # fmt: skip
+    contestants += fio.contestants(job, context.attempts, context.quick)
+    contestants.append(python_peer.large(path, tensors["pinned"], reading, context))
+    contestants += _deepspeed(context, result, path, reading)
+    series = run_rounds(contestants, context.rounds, context.progress)
+    best = fio.best(series)
+    work = f"{direction} {context.size / 2**20:.0f} MiB, 1 MiB blocks"
+    result.add(work, "existing file" if reading else "overwrite", series, best)
+    result.verdicts += _verdicts(context, direction, series, best)
+
+
+def _deepspeed(context: Context, result: Result, path: Path, reading: bool) -> list[Contestant]:
+    if context.deepspeed is None:
+        result.missing["DeepSpeed"] = context.deepspeed_missing
+        return []
+    arguments = {"path": str(path), "nbytes": context.size, "reading": reading}
+    return [
+        context.deepspeed.contestant(
+            f"DeepSpeed {memory}", context.attempts, "large", mode, memory=memory, **arguments
+        )
+        for memory, mode in (("pinned", "direct"), ("plain", "direct, staged copy"))
+    ]
+
+
+def _verdicts(
+    context: Context, direction: str, series: dict[str, Series], best: Series
+) -> list[Verdict]:
+    targets = {"pinned": 0.95 if context.on_tmpfs else 0.97, "plain": 0.95}
+    cpu_targets = {"pinned": 0.02, "plain": 0.25}
+    verdicts = []
+    for memory, target in targets.items():
+        entry = series[f"aio {memory}"]
+        name = f"{direction}, {memory} memory, {context.medium}"
+        verdicts.append(at_least(name, entry, best, target, "of best fio"))
+        if not context.on_tmpfs:
+            cpu = entry.median_cpu_per_gb()
+            verdicts.append(at_most(f"{name}, CPU", cpu, cpu_targets[memory], "s/GB"))
+    return verdicts
+
+
+def _slices(context: Context, result: Result, handle: Any, path: Path) -> None:
+    nbytes = context.size // 4
+    with ours.pinned(handle, nbytes + 4096) as block:
+        for reading in (True, False):
+            direction = "read" if reading else "write"
+            pieces = {
+                "aligned": Piece(block[:nbytes], path),
+                "base+1": Piece(block[1 : nbytes + 1], path),
+            }
+            series = run_rounds(
+                [
+                    ours.whole(f"aio {name}", handle, piece, reading, context, context.attempts)
+                    for name, piece in pieces.items()
+                ],
+                2 * context.rounds,
+                context.progress,
+            )
+            work = f"{direction} {nbytes / 2**20:.0f} MiB slice"
+            best = series["aio aligned"]
+            result.add(work, "existing file" if reading else "overwrite", series, best)
+            name = f"{direction}, slice at base+1, {context.medium}"
+            if context.on_tmpfs:
+                result.verdicts.append(not_measured(name, "none on tmpfs", "shown above"))
+                continue
+            slice_ = series["aio base+1"]
+            result.verdicts.append(at_least(name, slice_, best, 0.8, "of aligned"))

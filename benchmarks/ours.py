@@ -1,0 +1,133 @@
+"""`aio` as a contestant: times a transfer, and has the handle's counts say how the bytes went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import aio
+
+from .context import Context
+from .harness import BenchError, Contestant, Sample, stopwatch
+from .layout import Check, Piece
+
+PATHS = {
+    "fixed": "direct, fixed buffers",
+    "direct": "direct",
+    "staged": "direct, staged copy",
+    "buffered": "page cache",
+}
+
+
+def handle(context: Context) -> Any:
+    """A handle at the block size and depth that fio gets, with one worker."""
+    return aio.aio_handle(
+        block_size=context.block_size, queue_depth=context.queue_depth, intra_op_parallelism=1
+    )
+
+
+@contextmanager
+def pinned(owner: Any, nbytes: int) -> Iterator[torch.Tensor]:
+    """A page-locked uint8 tensor of `nbytes`, released at the end."""
+    tensor = owner.new_cpu_locked_tensor(nbytes, torch.empty(0, dtype=torch.uint8))
+    tensor.fill_(1)
+    try:
+        yield tensor
+    finally:
+        owner.free_cpu_locked_tensor(tensor)
+
+
+def bytes_by_path(owner: Any) -> dict[str, int]:
+    """Bytes that the handle has moved so far, read and written, for each of `PATHS`."""
+    sides = owner.stats()["bytes"]
+    return {path: sides["read"][path] + sides["write"][path] for path in PATHS}
+
+
+def moved_since(owner: Any, before: dict[str, int]) -> dict[str, int]:
+    """What has been added to `bytes_by_path` since `before`."""
+    return {path: total - before[path] for path, total in bytes_by_path(owner).items()}
+
+
+class Runner:
+    """Times `transfer` on a handle, checks sampled bytes, labels the run with its path."""
+
+    def __init__(
+        self,
+        owner: Any,
+        pieces: Sequence[Piece],
+        transfer: Callable[[], int],
+        context: Context,
+        passes: int = 1,
+    ) -> None:
+        self._handle = owner
+        self._transfer = transfer
+        self._context = context
+        self._passes = passes
+        self._operations = len(pieces)
+        self._nbytes = sum(piece.tensor.nbytes for piece in pieces)
+        self._check = Check(pieces)
+
+    def __call__(self) -> Sample:
+        self._check.poison()
+        before = bytes_by_path(self._handle)
+        completed = 0
+        with stopwatch() as watch:
+            for _ in range(self._passes):
+                completed += self._transfer()
+        moved = moved_since(self._handle, before)
+        self._refuse_missing(completed, sum(moved.values()))
+        self._check()
+        latency = self._handle.stats()["latency"]
+        return Sample(
+            seconds=watch.seconds,
+            nbytes=self._nbytes * self._passes,
+            cpu_seconds=watch.cpu_seconds,
+            operations=completed,
+            mode=mode_of(moved, self._context),
+            p50=latency["p50"],
+            p99=latency["p99"],
+        )
+
+    def _refuse_missing(self, completed: int, moved: int) -> None:
+        operations, nbytes = self._operations * self._passes, self._nbytes * self._passes
+        if completed != operations or moved != nbytes:
+            raise BenchError(
+                f"aio completed {completed} of {operations} operations, {moved} of {nbytes} bytes"
+            )
+
+
+def mode_of(moved: dict[str, int], context: Context) -> str:
+    """The paths that carried at least one per cent of the bytes, in words."""
+    total = sum(moved.values())
+    names = [PATHS[path] for path, nbytes in moved.items() if nbytes * 100 >= total > 0]
+    words = " + ".join(names) or "none"
+    return f"{words} (memory)" if context.on_tmpfs else words
+
+
+def whole(
+    name: str, owner: Any, piece: Piece, reading: bool, context: Context, attempts: int
+) -> Contestant:
+    """One tensor to or from one file, synchronously."""
+    call = owner.sync_pread if reading else owner.sync_pwrite
+    path = str(piece.path)
+    run = Runner(owner, [piece], lambda: int(call(piece.tensor, path, piece.offset)), context)
+    return Contestant(name, run, attempts, warm_up=run)
+
+
+def many(
+    name: str,
+    owner: Any,
+    pieces: Sequence[Piece],
+    reading: bool,
+    context: Context,
+    attempts: int,
+    passes: int = 1,
+) -> Contestant:
+    """Many tensors in one call of pread_many or pwrite_many."""
+    call = owner.pread_many if reading else owner.pwrite_many
+    items = [(piece.tensor, str(piece.path), piece.offset) for piece in pieces]
+    run = Runner(owner, pieces, lambda: int(call(items)), context, passes)
+    return Contestant(name, run, attempts, warm_up=run)

@@ -1,0 +1,290 @@
+#include "io/io_handle.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "io/inline_pumps.h"
+#include "io/work_queue.h"
+#include "io/worker.h"
+#include "sys/syscalls.h"
+
+namespace deepnvme::io {
+namespace {
+
+constexpr size_t most_open_files = 1024;
+
+// A quarter of what the process may have open: several handles and the program itself share it.
+size_t open_file_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return most_open_files;
+    }
+    return std::clamp<size_t>(limit.rlim_cur / 4, 4, most_open_files);
+}
+
+Failure failure_of(const Request& request, int error, const char* detail) {
+    Failure failure;
+    failure.error = error;
+    failure.detail = detail;
+    failure.offset = request.offset;
+    failure.nbytes = request.nbytes;
+    failure.write = request.write;
+    return failure;
+}
+
+void check_range(const Request& request) {
+    constexpr uint64_t last = INT64_MAX;
+    if (request.offset < 0) {
+        throw std::invalid_argument("file_offset is " + std::to_string(request.offset) +
+                                    ", but must not be negative; give the byte of the file to start at");
+    }
+    if (request.nbytes > last - static_cast<uint64_t>(request.offset)) {
+        throw std::invalid_argument("file_offset " + std::to_string(request.offset) + " plus " +
+                                    std::to_string(request.nbytes) + " bytes is beyond " + std::to_string(last) +
+                                    ", the end of any file; use a smaller file_offset");
+    }
+}
+
+}  // namespace
+
+struct IoHandle::Parts {
+    explicit Parts(const HandleOptions& options)
+        : queue(options.intra_op_parallelism),
+          budget(std::make_shared<DescriptorBudget>(open_file_limit())) {}
+
+    WorkQueue queue;
+    std::vector<std::unique_ptr<Worker>> workers;
+    InlinePumps inline_pumps;
+    std::shared_ptr<DescriptorBudget> budget;
+    std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+    std::atomic<uint64_t> refused_at_open{0};
+    // Shared by whoever starts requests, exclusive for close(): what was started before is drained, what comes after is
+    // refused.
+    std::shared_mutex closing;
+    std::atomic<bool> closed{false};
+    std::mutex ending;  // of the workers, by one closer
+};
+
+IoHandle::IoHandle(const HandleOptions& options, Backend backend)
+    : options_(options), backend_(std::move(backend)), process_(::getpid()) {
+    options_.check();
+    parts_ = std::make_unique<Parts>(options_);
+    try {
+        for (uint32_t i = 0; i < options_.intra_op_parallelism; ++i) {
+            parts_->workers.push_back(std::make_unique<Worker>(parts_->queue, options_, backend_.make));
+        }
+    } catch (...) {
+        close();
+        throw;
+    }
+}
+
+IoHandle::~IoHandle() {
+    if (process_ == ::getpid()) {
+        close();
+    } else {
+        static_cast<void>(parts_.release());  // its threads and rings are the parent's
+    }
+}
+
+IoHandle::Parts& IoHandle::usable() const {
+    if (process_ != ::getpid()) {
+        throw HandleUnusable("this handle belongs to process " + std::to_string(process_) +
+                             "; after fork, create a handle of the child's own");
+    }
+    if (parts_->closed.load(std::memory_order_acquire)) {
+        throw HandleUnusable("this handle is closed; create a new one");
+    }
+    return *parts_;
+}
+
+std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName& name, const Interrupt& interrupt,
+                                          OpenFiles* open_files) {
+    Parts& parts = usable();
+    std::shared_ptr<File>* known = nullptr;
+    if (open_files != nullptr && name.descriptor < 0) {
+        // Small requests are opened without O_DIRECT, which large ones want: two entries.
+        const bool large = has_whole_unit(request.nbytes, request.offset, static_cast<uint32_t>(sys::page_size()));
+        known = &(*open_files)[name.path + (large ? '\1' : '\0')];
+        if (*known != nullptr) {
+            return *known;
+        }
+    }
+    for (;;) {
+        try {
+            auto file = File::open(name, request.write, request.nbytes, request.offset, parts.budget->acquire(interrupt));
+            if (file->refused_at_open()) {
+                parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
+            }
+            if (known != nullptr) {
+                *known = file;
+            }
+            return file;
+        } catch (IoError& error) {
+            // Descriptors held by requests in flight come back; others do not.
+            const bool out_of_descriptors = error.failure.error == EMFILE || error.failure.error == ENFILE;
+            if (out_of_descriptors && parts.budget->wait_for_release(interrupt)) {
+                continue;
+            }
+            error.failure.offset = request.offset;
+            error.failure.nbytes = request.nbytes;
+            throw;
+        }
+    }
+}
+
+std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& name,
+                                             const std::shared_ptr<OperationGroup>& group, const Interrupt& interrupt,
+                                             OpenFiles* open_files) {
+    check_range(request);
+    const std::shared_ptr<File> file = open_file(request, name, interrupt, open_files);
+    const uint64_t end = static_cast<uint64_t>(request.offset) + request.nbytes;
+    Failure failure = failure_of(request, 0, "");
+    failure.path = file->path();
+    if (!request.write && end > file->size()) {
+        failure.error = ENODATA;
+        failure.detail = "the read ends at byte " + std::to_string(end) + ", but the file has " +
+                         std::to_string(file->size()) + " bytes";
+        throw IoError(failure);
+    }
+    if (request.write && !file->regular() && end > file->size()) {
+        failure.error = ENOSPC;
+        failure.detail = "the write ends at byte " + std::to_string(end) + ", but the device has " +
+                         std::to_string(file->size()) + " bytes";
+        throw IoError(failure);
+    }
+    const PlanLimits limits{options_.block_size, std::min<size_t>(options_.block_size, PlanLimits{}.staged_block)};
+    auto plan = Plan::make(reinterpret_cast<uintptr_t>(request.data), request.nbytes, request.offset, file->alignment(),
+                           file->direct(), request.layout != nullptr, limits);
+    try {
+        if (plan.uses_buffered()) {
+            file->need_buffered();
+        }
+    } catch (IoError& error) {
+        error.failure.offset = request.offset;
+        error.failure.nbytes = request.nbytes;
+        throw;
+    }
+    // Blocks first: transfers then run side by side instead of extending the file one after the other, and a full disk is
+    // known before a byte has moved.
+    if (request.write && file->regular() && end > file->size() && plan.chunks_left() > 1) {
+        if (const int error = file->reserve(request.offset, request.nbytes); error != 0) {
+            failure.error = error;
+            throw IoError(failure);
+        }
+    }
+    return std::make_shared<Operation>(std::move(request), file, std::move(plan), group, parts_->activity);
+}
+
+void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
+    std::vector<std::shared_ptr<Operation>> with_work;
+    with_work.reserve(operations.size());
+    for (const auto& operation : operations) {
+        if (operation->chunks_left() == 0) {
+            operation->finish(0, 0);
+        } else {
+            with_work.push_back(operation);
+        }
+    }
+    std::shared_lock lock(parts_->closing);
+    if (parts_->closed.load(std::memory_order_acquire)) {
+        for (const auto& operation : with_work) {
+            operation->fail(ECANCELED, "the handle was closed meanwhile");
+            operation->finish(operation->abandon_rest(), 0);
+        }
+        return;
+    }
+    parts_->queue.push(with_work);
+}
+
+bool IoHandle::runs_inline(uint64_t nbytes) const {
+    return options_.inline_small && nbytes <= std::min<uint64_t>(options_.block_size, InlinePumps::largest_request);
+}
+
+void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& group, const Interrupt& interrupt) {
+    if (operation->chunks_left() > 0 && runs_inline(operation->nbytes())) {
+        parts_->inline_pumps.run(operation);
+    } else {
+        enqueue({&operation, 1});
+    }
+    group.wait(interrupt);
+}
+
+void IoHandle::sync_file(const FileName& name) {
+    Parts& parts = usable();
+    // The caller's descriptor as it is: fsync needs neither reading nor writing.
+    const int descriptor = name.descriptor >= 0 ? name.descriptor : sys::open(name.path.c_str(), O_RDONLY | O_NONBLOCK);
+    int result = descriptor;
+    if (descriptor >= 0) {
+        result = sys::sync(descriptor);
+        if (name.descriptor < 0) {
+            sys::close(descriptor);
+        }
+    }
+    static_cast<void>(parts);
+    if (result < 0) {
+        Failure failure;
+        failure.error = -result;
+        failure.detail = "fsync";
+        failure.path = name.path;
+        failure.write = true;
+        throw IoError(failure);
+    }
+}
+
+void IoHandle::close() {
+    if (process_ != ::getpid()) {
+        throw HandleUnusable("this handle belongs to process " + std::to_string(process_) +
+                             "; its parent process closes it");
+    }
+    {
+        std::unique_lock lock(parts_->closing);
+        parts_->closed.store(true, std::memory_order_release);
+    }
+    std::lock_guard lock(parts_->ending);
+    parts_->queue.stop();
+    for (auto& worker : parts_->workers) {
+        worker->join();
+    }
+}
+
+bool IoHandle::closed() const { return process_ != ::getpid() || parts_->closed.load(std::memory_order_acquire); }
+
+IoHandle::Stats IoHandle::stats() const {
+    if (process_ != ::getpid()) {
+        throw HandleUnusable("this handle belongs to process " + std::to_string(process_));
+    }
+    Stats stats;
+    LatencyHistogram::Merged latency;
+    const auto add = [&](const Counters& counters) {
+        for (size_t write = 0; write < 2; ++write) {
+            for (size_t path = 0; path < path_count; ++path) {
+                stats.nbytes[write][path] += counters.nbytes[write][path].get();
+                stats.transfers[write][path] += counters.transfers[write][path].get();
+            }
+        }
+        stats.retries += counters.retries.get();
+        stats.short_transfers += counters.short_transfers.get();
+        stats.direct_refused += counters.direct_refused.get();
+        latency.add(counters.latency);
+    };
+    for (const auto& worker : parts_->workers) {
+        add(worker->counters());
+    }
+    parts_->inline_pumps.visit_counters(add);
+    for (size_t write = 0; write < 2; ++write) {
+        stats.requests[write] = parts_->activity->requests[write].load(std::memory_order_relaxed);
+    }
+    stats.failed = parts_->activity->failed.load(std::memory_order_relaxed);
+    stats.in_flight = parts_->activity->in_flight.load(std::memory_order_relaxed);
+    stats.direct_refused += parts_->refused_at_open.load(std::memory_order_relaxed);
+    stats.latency = latency.summary();
+    return stats;
+}
+
+}  // namespace deepnvme::io

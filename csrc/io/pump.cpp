@@ -1,0 +1,332 @@
+#include "io/pump.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <new>
+
+#include "sys/syscalls.h"
+
+namespace deepnvme::io {
+namespace {
+
+constexpr uint32_t patience = 16;           // tries without progress before a plain blocking call
+constexpr uint32_t reap_patience = 10'000;  // failures of the engine itself, in a row, before it is given up
+constexpr size_t completions_at_once = 128;
+
+uint64_t now() {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                     std::chrono::steady_clock::now().time_since_epoch())
+                                     .count());
+}
+
+bool transient(int64_t result) { return result == -EAGAIN || result == -EINTR || result == -EBUSY; }
+
+}  // namespace
+
+Pump::Pump(Engine& engine, const PumpOptions& options, Counters& counters)
+    : engine_(engine),
+      counters_(counters),
+      batch_limit_(options.single_submit ? 1 : options.depth),
+      staging_(options.staging_bytes),
+      fixed_(engine),
+      slots_(options.depth),
+      completions_(std::min<size_t>(options.depth, completions_at_once)) {
+    free_.reserve(options.depth);
+    for (uint32_t index = options.depth; index-- > 0;) {
+        free_.push_back(index);
+    }
+}
+
+Pump::~Pump() = default;
+
+void Pump::add(Piece piece) {
+    const uint32_t index = free_.back();
+    free_.pop_back();
+    Slot& slot = slots_[index];
+    slot = Slot{};
+    slot.direct = piece.chunk.direct && piece.operation->file().direct();
+    slot.piece = std::move(piece);
+    if (broken_ != 0) {
+        fail(index, broken_, "the engine has failed for good");
+        return;
+    }
+    // In order: whoever waits for a staging block already goes first.
+    if (slot.piece.chunk.staged && !starved_.empty()) {
+        starved_.push_back(index);
+    } else if (prepare(index)) {
+        ready_.push_back(index);
+    } else if (slot.piece.operation != nullptr) {
+        starved_.push_back(index);
+    }
+}
+
+// False with the slot still taken: no block is free. False with the slot given up: it failed.
+bool Pump::prepare(uint32_t index) {
+    Slot& slot = slots_[index];
+    Operation& operation = *slot.piece.operation;
+    const Chunk& chunk = slot.piece.chunk;
+    if (chunk.staged) {
+        try {
+            slot.block = staging_.take(chunk.nbytes);
+        } catch (const std::bad_alloc&) {
+            fail(index, ENOMEM, "no memory for staging blocks");
+            return false;
+        }
+        if (slot.block == nullptr) {
+            return false;
+        }
+        if (operation.write()) {
+            operation.copy_out(chunk, slot.block);
+            copied_waiting_ += chunk.nbytes;
+        }
+        // Serial 0 is no mapping of the registry's: it stands for the staging blocks.
+        slot.fixed = fixed_.index_of(0, staging_.mapping().data(), staging_.mapping().size(), slot.block, chunk.nbytes);
+    } else if (slot.direct && operation.region()) {
+        const pin::PageMapping& pages = operation.region()->mapping()->pages;
+        slot.fixed = fixed_.index_of(operation.region()->mapping()->serial, pages.data(), pages.size(),
+                                     operation.data(chunk), chunk.nbytes);
+    }
+    return true;
+}
+
+void Pump::prepare_starved() {
+    while (!starved_.empty()) {
+        const uint32_t index = starved_.front();
+        if (prepare(index)) {
+            ready_.push_back(index);
+        } else if (slots_[index].piece.operation != nullptr) {
+            return;
+        }
+        starved_.pop_front();
+    }
+}
+
+Transfer Pump::transfer(uint32_t index) const {
+    const Slot& slot = slots_[index];
+    Operation& operation = *slot.piece.operation;
+    const Chunk& chunk = slot.piece.chunk;
+    std::byte* start = slot.block != nullptr ? slot.block : operation.data(chunk);
+    File& file = operation.file();
+    return {start + slot.done,
+            operation.offset(chunk) + slot.done,
+            index,
+            chunk.nbytes - slot.done,
+            slot.direct ? file.direct_descriptor() : file.buffered_descriptor(),
+            slot.fixed,
+            operation.write()};
+}
+
+void Pump::submit() {
+    copied_waiting_ = 0;
+    uint32_t refusals = 0;
+    while (!ready_.empty()) {
+        batch_.clear();
+        for (size_t i = 0; i < std::min<size_t>(ready_.size(), batch_limit_); ++i) {
+            batch_.push_back(transfer(ready_[i]));
+        }
+        const uint64_t started = now();
+        const int taken = engine_.submit(batch_);
+        if (taken > 0) {
+            for (int i = 0; i < taken; ++i) {
+                slots_[ready_.front()].started = started;
+                ready_.pop_front();
+            }
+            in_engine_ += static_cast<size_t>(taken);
+            refusals = 0;
+            continue;
+        }
+        if (taken == 0 || transient(taken)) {
+            counters_.retries.add(1);
+            if (in_engine_ > 0) {
+                return;  // reaping makes room; the rest is still first in line
+            }
+            if (++refusals > patience) {
+                const uint32_t index = ready_.front();
+                ready_.pop_front();
+                move_by_blocking_call(index);
+                refusals = 0;
+            }
+            continue;
+        }
+        // An error at submission is about the first transfer (io_submit(2)).
+        const uint32_t index = ready_.front();
+        ready_.pop_front();
+        complete(index, taken);
+    }
+}
+
+void Pump::reap(bool block) {
+    if (broken_ != 0) {
+        return;
+    }
+    const int count = engine_.reap(completions_, block && in_engine_ > 0);
+    if (count < 0) {
+        counters_.retries.add(1);
+        if (!transient(count) && ++broken_reaps_ > reap_patience) {
+            abandon_all(-count);
+        }
+        return;
+    }
+    broken_reaps_ = 0;
+    for (int i = 0; i < count; ++i) {
+        const Completion& completion = completions_[static_cast<size_t>(i)];
+        --in_engine_;
+        complete(static_cast<uint32_t>(completion.tag), completion.result);
+        if (!starved_.empty()) {
+            prepare_starved();
+            submit();  // at once: the next copy takes a while
+        }
+    }
+    submit();
+}
+
+void Pump::complete(uint32_t index, int64_t result) {
+    Slot& slot = slots_[index];
+    if (result > 0) {
+        advance(index, static_cast<uint32_t>(result));
+    } else if (transient(result)) {
+        retry(index);
+    } else if ((result == -EINVAL || result == -EOPNOTSUPP) && slot.direct) {
+        if (slot.piece.operation->file().refuse_direct()) {
+            counters_.direct_refused.add(1);
+        }
+        slot.direct = false;
+        counters_.retries.add(1);
+        ready_.push_back(index);
+    } else if ((result == -EFAULT || result == -EOPNOTSUPP) && slot.fixed >= 0) {
+        slot.fixed = -1;  // some kernels fail certain fixed-buffer transfers (liburing issue 994)
+        counters_.retries.add(1);
+        ready_.push_back(index);
+    } else if (result < 0) {
+        fail(index, static_cast<int>(-result));
+    } else if (slot.piece.operation->write()) {
+        fail(index, EIO, "the kernel wrote nothing");
+    } else {
+        fail(index, ENODATA, "end of file");
+    }
+}
+
+// A transfer has moved `nbytes` (> 0).
+void Pump::advance(uint32_t index, uint32_t nbytes) {
+    Slot& slot = slots_[index];
+    Operation& operation = *slot.piece.operation;
+    const Chunk& chunk = slot.piece.chunk;
+    const uint32_t before = slot.done;
+    slot.stalls = 0;
+    slot.done += nbytes;
+    if (slot.done >= chunk.nbytes) {
+        succeed(index);
+        return;
+    }
+    counters_.short_transfers.add(1);
+    if (slot.direct) {
+        if (!operation.write() && operation.offset(chunk) + slot.done >= operation.file().current_size()) {
+            fail(index, ENODATA, "end of file");
+            return;
+        }
+        // Direct I/O goes on from an aligned position only: the bytes behind it move once more. Where that would be
+        // no progress, the page cache takes over.
+        slot.done &= ~(operation.file().alignment().granule - 1);
+        if (slot.done <= before) {
+            slot.done = before;
+            if (!leave_direct(index)) {
+                return;
+            }
+        }
+    }
+    ready_.push_back(index);
+}
+
+// The rest of this chunk goes through the page cache. False when the file cannot be had that way: the chunk has failed.
+bool Pump::leave_direct(uint32_t index) {
+    try {
+        slots_[index].piece.operation->file().need_buffered();
+    } catch (const IoError& error) {
+        fail(index, error.failure.error, "no second descriptor for the rest of a short transfer");
+        return false;
+    }
+    slots_[index].direct = false;
+    return true;
+}
+
+void Pump::retry(uint32_t index) {
+    counters_.retries.add(1);
+    if (++slots_[index].stalls <= patience) {
+        ready_.push_back(index);
+    } else {
+        move_by_blocking_call(index);
+    }
+}
+
+// The last resort for a transfer that an engine does not take: slow, but it moves or says why not.
+void Pump::move_by_blocking_call(uint32_t index) {
+    const Transfer t = transfer(index);
+    for (uint32_t tries = 0;; ++tries) {
+        const ssize_t result = t.write ? sys::pwrite(t.fd, t.data, t.nbytes, t.offset)
+                                       : sys::pread(t.fd, t.data, t.nbytes, t.offset);
+        if (!transient(result)) {
+            complete(index, result);
+            return;
+        }
+        if (tries == patience) {
+            fail(index, static_cast<int>(-result));
+            return;
+        }
+        counters_.retries.add(1);
+    }
+}
+
+void Pump::succeed(uint32_t index) {
+    Slot& slot = slots_[index];
+    Operation& operation = *slot.piece.operation;
+    const Chunk& chunk = slot.piece.chunk;
+    const Path path = slot.block != nullptr ? Path::staged
+                      : !slot.direct        ? Path::buffered
+                      : slot.fixed >= 0     ? Path::fixed
+                                            : Path::direct;
+    counters_.latency.record(now() - slot.started);
+    if (slot.block != nullptr && !operation.write()) {
+        operation.copy_in(chunk, slot.block);
+    }
+    counters_.nbytes[operation.write()][static_cast<size_t>(path)].add(chunk.nbytes);
+    counters_.transfers[operation.write()][static_cast<size_t>(path)].add(1);
+    release(index, chunk.nbytes);
+}
+
+void Pump::fail(uint32_t index, int error, const char* detail) {
+    Slot& slot = slots_[index];
+    slot.piece.operation->fail(error, detail);
+    // Bytes of a staged read that stayed in the staging block did not reach the tensor.
+    const bool reached = slot.block == nullptr || slot.piece.operation->write();
+    release(index, reached ? slot.done : 0);
+}
+
+void Pump::release(uint32_t index, uint64_t nbytes) {
+    Slot& slot = slots_[index];
+    if (slot.block != nullptr) {
+        staging_.give_back(slot.block, slot.piece.chunk.nbytes);
+        slot.block = nullptr;
+    }
+    const std::shared_ptr<Operation> operation = std::move(slot.piece.operation);
+    free_.push_back(index);
+    operation->finish(1, nbytes);
+}
+
+// The engine fails for good. What it holds may still be carried out by the kernel, so that memory is never let go.
+void Pump::abandon_all(int error) {
+    broken_ = error;
+    for (uint32_t index = 0; index < slots_.size(); ++index) {
+        if (slots_[index].piece.operation == nullptr) {
+            continue;
+        }
+        slots_[index].piece.operation->leak_memory();
+        slots_[index].block = nullptr;
+        fail(index, error, "the engine has failed for good");
+    }
+    ready_.clear();
+    starved_.clear();
+    in_engine_ = 0;
+}
+
+}  // namespace deepnvme::io

@@ -1,0 +1,86 @@
+#include "python/aio_error.h"
+
+#include <cstring>
+#include <string>
+
+namespace deepnvme::python {
+namespace {
+
+namespace py = pybind11;
+
+PyObject* aio_error_type = nullptr;
+
+std::string describe(const io::Failure& failure) {
+    std::string text = std::strerror(failure.error);
+    if (!failure.detail.empty()) {
+        text += " (" + failure.detail + ")";
+    }
+    return text + (failure.write ? ": writing " : ": reading ") + std::to_string(failure.nbytes) +
+           " bytes at offset " + std::to_string(failure.offset) + ", " +
+           std::to_string(failure.nbytes_done) + " bytes done";
+}
+
+py::object make_error(const io::Failure& failure, const std::string& text) {
+    const auto type = py::reinterpret_borrow<py::object>(aio_error_type);
+    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
+        failure.path.data(), static_cast<Py_ssize_t>(failure.path.size())));
+    if (!path) {
+        throw py::error_already_set();
+    }
+    py::object error = type(failure.error, text, path);
+    error.attr("offset") = failure.offset;
+    error.attr("nbytes") = failure.nbytes;
+    error.attr("nbytes_done") = failure.nbytes_done;
+    return error;
+}
+
+void set_error(const std::vector<io::Failure>& failures) {
+    std::string text = describe(failures.front());
+    if (failures.size() > 1) {
+        text += "; and " + std::to_string(failures.size() - 1) + " more, see .failures";
+    }
+    const py::object first = make_error(failures.front(), text);
+    py::tuple all(failures.size());
+    all[0] = first;
+    for (size_t i = 1; i < failures.size(); ++i) {
+        all[i] = make_error(failures[i], describe(failures[i]));
+    }
+    first.attr("failures") = all;
+    for (size_t i = 1; i < failures.size(); ++i) {
+        all[i].attr("failures") = py::make_tuple(all[i]);
+    }
+    PyErr_SetObject(aio_error_type, first.ptr());
+}
+
+}  // namespace
+
+void register_aio_error(py::module_& module) {
+    aio_error_type = PyErr_NewExceptionWithDoc(
+        "aio.AioError",
+        "A transfer failed. errno, strerror and filename as in OSError.\n\n"
+        "Attributes:\n"
+        "    offset: byte of the file where the request starts.\n"
+        "    nbytes: bytes asked.\n"
+        "    nbytes_done: bytes that moved before it failed; the rest of the target is undefined.\n"
+        "    failures: every failed operation that this call reports, this one first.\n\n"
+        "errno is ENODATA for a read beyond the end of the file.",
+        PyExc_OSError, nullptr);
+    if (aio_error_type == nullptr) {
+        throw py::error_already_set();
+    }
+    module.add_object("AioError", aio_error_type);  // keeps a reference; ours is kept for good
+    py::register_local_exception_translator([](std::exception_ptr raised) {
+        try {
+            std::rethrow_exception(raised);
+        } catch (const io::IoError& error) {
+            set_error({error.failure});
+        }
+    });
+}
+
+void raise_failures(const std::vector<io::Failure>& failures) {
+    set_error(failures);
+    throw py::error_already_set();
+}
+
+}  // namespace deepnvme::python

@@ -1,0 +1,171 @@
+#include "python/buffer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "python/buffer_sources.h"
+
+namespace deepnvme::python {
+namespace {
+
+struct HeldBuffer {
+    Py_buffer view{};
+    bool held = false;
+    HeldBuffer() = default;
+    HeldBuffer(const HeldBuffer&) = delete;
+    HeldBuffer& operator=(const HeldBuffer&) = delete;
+    ~HeldBuffer() {
+        if (held) {
+            PyBuffer_Release(&view);
+        }
+    }
+    bool get(py::handle object, int flags) {
+        held = PyObject_GetBuffer(object.ptr(), &view, flags) == 0;
+        return held;
+    }
+};
+
+[[noreturn]] void refuse_python_objects(py::handle object) {
+    throw py::type_error(std::string("an array of Python objects (") +
+                         Py_TYPE(object.ptr())->tp_name + ") has no bytes of its own to transfer");
+}
+
+// True for a struct-style format with a Python object in it; names of fields stand between colons.
+bool holds_python_objects(const char* format) {
+    bool in_name = false;
+    for (; format != nullptr && *format != '\0'; ++format) {
+        in_name ^= *format == ':';
+        if (*format == 'O' && !in_name) {
+            return true;
+        }
+    }
+    return false;
+}
+
+BufferView view_protocol(py::handle object, bool need_owner) {
+    auto held = std::make_unique<HeldBuffer>();
+    if (held->get(object, PyBUF_STRIDED_RO | PyBUF_FORMAT)) {
+        if (holds_python_objects(held->view.format)) {
+            refuse_python_objects(object);
+        }
+    } else {
+        // NumPy has no format for datetime64 and some others, whose bytes are plain all the same.
+        PyErr_Clear();
+        if (!held->get(object, PyBUF_STRIDED_RO)) {
+            py::error_already_set cause;
+            const std::string message = std::string("the memory of ") +
+                                        Py_TYPE(object.ptr())->tp_name +
+                                        " cannot be viewed as strided bytes";
+            py::raise_from(cause, PyExc_TypeError, message.c_str());
+            throw py::error_already_set();
+        }
+        if (py::getattr(py::getattr(object, "dtype", py::none()), "hasobject", py::bool_(false))
+                .cast<bool>()) {
+            refuse_python_objects(object);
+        }
+    }
+    const Py_buffer& buffer = held->view;
+    BufferView view;
+    view.data = static_cast<std::byte*>(buffer.buf);
+    view.nbytes = static_cast<size_t>(buffer.len);
+    view.itemsize = static_cast<size_t>(buffer.itemsize);
+    view.writable = buffer.readonly == 0;
+    view.contiguous = PyBuffer_IsContiguous(&buffer, 'C') != 0;
+    if (!view.contiguous) {
+        view.shape.assign(buffer.shape, buffer.shape + buffer.ndim);
+        view.strides.assign(buffer.strides, buffer.strides + buffer.ndim);
+    }
+    measure(view);
+    if (need_owner) {
+        // While it is held, the exporter refuses to resize.
+        view.owner =
+            py::capsule(held.get(), [](void* buffer) { delete static_cast<HeldBuffer*>(buffer); });
+        held.release();
+    }
+    return view;
+}
+
+}  // namespace
+
+Name::Name(const char* name) : name_(PyUnicode_InternFromString(name)) {
+    if (name_ == nullptr) {
+        throw py::error_already_set();
+    }
+}
+
+py::object Name::of(py::handle object) const {
+    PyObject* value = PyObject_GetAttr(object.ptr(), name_);
+    if (value == nullptr) {
+        throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(value);
+}
+
+py::object Name::call_on(py::handle object) const {
+    PyObject* self = object.ptr();
+    PyObject* value =
+        PyObject_VectorcallMethod(name_, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    if (value == nullptr) {
+        throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(value);
+}
+
+bool Name::true_of(py::handle object) const { return of(object).ptr() == Py_True; }
+
+bool Name::called_true_on(py::handle object) const { return call_on(object).ptr() == Py_True; }
+
+void measure(BufferView& view) {
+    view.span = {view.data, view.nbytes};
+    view.may_overlap = false;
+    if (view.contiguous || view.nbytes == 0) {
+        return;
+    }
+    std::vector<std::pair<int64_t, int64_t>> dims;  // |stride|, length
+    const std::byte* lowest = view.data;
+    for (size_t d = 0; d < view.shape.size(); ++d) {
+        if (view.shape[d] > 1) {
+            dims.emplace_back(std::abs(view.strides[d]), view.shape[d]);
+            lowest += std::min<int64_t>(view.strides[d], 0) * (view.shape[d] - 1);
+        }
+    }
+    std::sort(dims.begin(), dims.end());
+    auto reach = static_cast<int64_t>(view.itemsize);
+    for (const auto& [stride, length] : dims) {
+        view.may_overlap |= stride < reach;
+        reach += stride * (length - 1);
+    }
+    view.span = {lowest, static_cast<size_t>(reach)};
+}
+
+BufferView view_buffer(py::handle object, bool need_owner) {
+    if (is_torch_tensor(object)) {
+        return view_torch(object, need_owner);
+    }
+    if (PyObject_CheckBuffer(object.ptr())) {
+        return view_protocol(object, need_owner);
+    }
+    if (has_dlpack(object)) {
+        return view_dlpack(object);
+    }
+    throw py::type_error(
+        std::string("expected a torch tensor, or an object with the buffer protocol or "
+                    "__dlpack__, not ") +
+        Py_TYPE(object.ptr())->tp_name);
+}
+
+std::optional<ByteSpan> span_if(py::handle object, bool (*worth_a_look)(const void*)) {
+    if (is_torch_tensor(object)) {
+        return torch_span_if(object, worth_a_look);
+    }
+    if (!PyObject_CheckBuffer(object.ptr()) && has_dlpack(object) &&
+        !dlpack_in_host_memory(object)) {
+        return std::nullopt;
+    }
+    return view_buffer(object, false).span;
+}
+
+}  // namespace deepnvme::python

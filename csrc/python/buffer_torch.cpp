@@ -1,0 +1,187 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "python/buffer_sources.h"
+
+namespace deepnvme::python {
+namespace {
+
+struct Torch {
+    PyTypeObject* tensor;
+    PyObject* no_dispatch;  // the __torch_dispatch__ of types that do not have their own
+    PyObject* strided;      // torch.strided
+};
+
+// Null until the program has imported torch: without it there are no tensors, and importing it
+// takes seconds. Found once; its references are kept for good.
+const Torch* torch() {
+    static Torch found{};
+    if (found.tensor != nullptr) {
+        return &found;
+    }
+    static PyObject* const name = PyUnicode_InternFromString("torch");
+    const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(name));
+    // A module that another thread is importing has no Tensor yet.
+    const py::object tensor = module ? py::getattr(module, "Tensor", py::none()) : py::none();
+    const py::object strided = module ? py::getattr(module, "strided", py::none()) : py::none();
+    if (!PyType_Check(tensor.ptr()) || strided.is_none()) {
+        return nullptr;
+    }
+    found.no_dispatch = py::object(tensor.attr("__torch_dispatch__")).release().ptr();
+    found.strided = py::object(strided).release().ptr();
+    found.tensor = reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr());
+    return &found;
+}
+
+// A subclass that computes in Python what its operations do (FakeTensor, FunctionalTensor, jagged
+// tensors) may have no memory, or memory that is not its elements.
+bool has_own_dispatch(py::handle tensor) {
+    static const Name dispatch("__torch_dispatch__");
+    PyTypeObject* type = Py_TYPE(tensor.ptr());
+    return type != torch()->tensor &&
+           dispatch.of(reinterpret_cast<PyObject*>(type)).ptr() != torch()->no_dispatch;
+}
+
+std::byte* address_of(py::handle tensor) {
+    static const Name data_ptr("data_ptr");
+    const py::object address = data_ptr.call_on(tensor);
+    void* pointer = PyLong_AsVoidPtr(address.ptr());
+    if (pointer == nullptr && PyErr_Occurred() != nullptr) {
+        throw py::error_already_set();
+    }
+    return static_cast<std::byte*>(pointer);
+}
+
+size_t to_size(const py::object& number) {
+    const size_t size = PyLong_AsSize_t(number.ptr());
+    if (size == static_cast<size_t>(-1) && PyErr_Occurred() != nullptr) {
+        throw py::error_already_set();
+    }
+    return size;
+}
+
+std::vector<int64_t> integers(const py::object& tuple, int64_t scale) {
+    std::vector<int64_t> values;
+    for (py::handle value : py::reinterpret_borrow<py::tuple>(tuple)) {
+        values.push_back(value.cast<int64_t>() * scale);
+    }
+    return values;
+}
+
+// Everything but the owner, of a strided tensor in host memory.
+BufferView view_elements(py::handle tensor, std::byte* data) {
+    static const Name nbytes("nbytes"), itemsize("itemsize"), is_contiguous("is_contiguous"),
+        shape("shape"), stride("stride");
+    BufferView view;
+    view.data = data;
+    view.nbytes = to_size(nbytes.of(tensor));
+    view.itemsize = to_size(itemsize.of(tensor));
+    view.contiguous = is_contiguous.called_true_on(tensor);
+    if (!view.contiguous) {
+        view.shape = integers(shape.of(tensor), 1);
+        view.strides = integers(stride.call_on(tensor), static_cast<int64_t>(view.itemsize));
+    }
+    measure(view);
+    return view;
+}
+
+[[noreturn]] void refuse(const std::string& what) { throw py::type_error(what); }
+
+// Inside torch.func transforms, and for functionalized tensors, torch raises RuntimeError.
+std::byte* transferable_address(py::handle tensor_or_storage) {
+    try {
+        return address_of(tensor_or_storage);
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_RuntimeError)) {
+            throw;
+        }
+        py::raise_from(error, PyExc_TypeError, "the tensor has no memory of its own to transfer");
+        throw py::error_already_set();
+    }
+}
+
+// A storage can be made smaller under its tensors: resize_(0) frees a parameter until it is needed.
+void check_inside(const ByteSpan& span, py::handle storage) {
+    static const Name nbytes("nbytes");
+    if (span.nbytes == 0) {
+        return;
+    }
+    const std::byte* base = transferable_address(storage);
+    const size_t size = to_size(nbytes.call_on(storage));
+    if (span.data < base || span.data + span.nbytes > base + size) {
+        throw py::value_error("the tensor reaches beyond its storage, which holds " +
+                              std::to_string(size) +
+                              " bytes: it was resized; resize it back first");
+    }
+}
+
+}  // namespace
+
+bool is_torch_tensor(py::handle object) {
+    const Torch* found = torch();
+    return found != nullptr && PyObject_TypeCheck(object.ptr(), found->tensor);
+}
+
+BufferView view_torch(py::handle tensor, bool need_owner) {
+    static const Name layout("layout"), is_nested("is_nested"), is_quantized("is_quantized"),
+        is_cpu("is_cpu"), is_conj("is_conj"), is_neg("is_neg"), device("device"),
+        untyped_storage("untyped_storage");
+    if (has_own_dispatch(tensor)) {
+        refuse(
+            std::string(Py_TYPE(tensor.ptr())->tp_name) +
+            " has a __torch_dispatch__ of its own, so its elements are not plain memory; pass the "
+            "tensors that it wraps");
+    }
+    if (const py::object found = layout.of(tensor); found.ptr() != torch()->strided) {
+        refuse("a tensor of layout " + std::string(py::str(found)) +
+               " is not one block of memory; pass its parts, or to_dense()");
+    }
+    if (is_nested.true_of(tensor)) {
+        refuse("a nested tensor is not one block of memory; pass its parts: unbind()");
+    }
+    if (is_quantized.true_of(tensor)) {
+        refuse(
+            "the bytes of a quantized tensor leave out its scale; pass int_repr() and keep the "
+            "scale");
+    }
+    if (!is_cpu.true_of(tensor)) {
+        refuse("a tensor on device '" + std::string(py::str(device.of(tensor))) +
+               "' is not in host memory; pass a CPU tensor");
+    }
+    if (is_conj.called_true_on(tensor)) {
+        refuse("the memory of a lazily conjugated tensor is not its value; pass resolve_conj()");
+    }
+    if (is_neg.called_true_on(tensor)) {
+        refuse("the memory of a lazily negated tensor is not its value; pass resolve_neg()");
+    }
+    BufferView view = view_elements(tensor, transferable_address(tensor));
+    if (need_owner) {
+        view.owner = untyped_storage.call_on(tensor);
+        check_inside(view.span, view.owner);
+    }
+    return view;
+}
+
+std::optional<ByteSpan> torch_span_if(py::handle tensor, bool (*worth_a_look)(const void*)) {
+    static const Name is_cpu("is_cpu"), is_nested("is_nested");
+    if (has_own_dispatch(tensor)) {
+        return std::nullopt;
+    }
+    std::byte* data = nullptr;
+    try {
+        data = address_of(tensor);
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_RuntimeError) && !error.matches(PyExc_ValueError)) {
+            throw;
+        }
+        // torch says so of tensors without storage, and of uninitialised parameters.
+        return std::nullopt;
+    }
+    if (!worth_a_look(data) || !is_cpu.true_of(tensor) || is_nested.true_of(tensor)) {
+        return std::nullopt;
+    }
+    return view_elements(tensor, data).span;
+}
+
+}  // namespace deepnvme::python

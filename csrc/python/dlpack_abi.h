@@ -1,0 +1,55 @@
+// The DLPack interface for exchanging tensors: its C structs, as the specification lays them out.
+// https://dmlc.github.io/dlpack/latest/c_api.html
+#pragma once
+
+#include <cstdint>
+
+namespace deepnvme::python::dlpack {
+
+enum DeviceType : int32_t { kCPU = 1, kCUDAHost = 3, kROCMHost = 11 };
+enum TypeCode : uint8_t { kUInt = 1 };
+
+struct Device {
+    int32_t type;
+    int32_t id;
+};
+
+struct DataType {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+};
+
+struct Tensor {
+    void* data;
+    Device device;
+    int32_t ndim;
+    DataType dtype;
+    int64_t* shape;
+    int64_t* strides;  // elements; null when row-major and without gaps
+    uint64_t byte_offset;
+};
+
+struct ManagedTensor {  // in a capsule named "dltensor"
+    Tensor tensor;
+    void* manager_context;
+    void (*deleter)(ManagedTensor*);
+};
+
+struct Version {
+    uint32_t major;
+    uint32_t minor;
+};
+
+constexpr uint64_t kReadOnly = 1;
+constexpr uint64_t kCopied = 2;
+
+struct VersionedTensor {  // in a capsule named "dltensor_versioned"
+    Version version;
+    void* manager_context;
+    void (*deleter)(VersionedTensor*);
+    uint64_t flags;
+    Tensor tensor;
+};
+
+}  // namespace deepnvme::python::dlpack

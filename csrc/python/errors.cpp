@@ -1,0 +1,49 @@
+#include "python/errors.h"
+
+#include <cstdint>
+#include <exception>
+
+#include "pin/page_alloc.h"
+
+namespace deepnvme::python {
+namespace {
+
+namespace py = pybind11;
+
+PyObject* pin_error_type = nullptr;
+
+void raise(const pin::PinError& error) {
+    const auto type = py::reinterpret_borrow<py::object>(pin_error_type);
+    const py::object instance = type(error.what());
+    instance.attr("nbytes") = error.nbytes;
+    instance.attr("locked") = error.locked;
+    instance.attr("limit") =
+        error.limit == SIZE_MAX ? py::object(py::none()) : py::int_(error.limit);
+    PyErr_SetObject(pin_error_type, instance.ptr());
+}
+
+}  // namespace
+
+void register_pin_error(py::module_& module) {
+    pin_error_type = PyErr_NewExceptionWithDoc(
+        "aio.PinError",
+        "Memory could not be page-locked.\n\n"
+        "Attributes, in bytes:\n"
+        "    nbytes: what was asked for.\n"
+        "    locked: what this process had locked (VmLck).\n"
+        "    limit: RLIMIT_MEMLOCK; None when unlimited, or not enforced (CAP_IPC_LOCK).",
+        PyExc_MemoryError, nullptr);
+    if (pin_error_type == nullptr) {
+        throw py::error_already_set();
+    }
+    module.add_object("PinError", pin_error_type);  // keeps a reference; ours is kept for good
+    py::register_local_exception_translator([](std::exception_ptr raised) {
+        try {
+            std::rethrow_exception(raised);
+        } catch (const pin::PinError& error) {
+            raise(error);
+        }
+    });
+}
+
+}  // namespace deepnvme::python

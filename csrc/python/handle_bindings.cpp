@@ -1,0 +1,354 @@
+// The class `Handle`: what aio.aio_handle is made of. Every method that can wait gives up the GIL.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/completion_channel.h"
+#include "io/io_handle.h"
+#include "io/pending_groups.h"
+#include "python/aio_error.h"
+#include "python/bindings.h"
+#include "python/keep_alive.h"
+#include "python/request.h"
+
+namespace deepnvme::python {
+namespace {
+
+namespace py = pybind11;
+
+constexpr size_t prepared_at_once = 16;  // requests of one call opened before the workers are told
+
+// Lets Ctrl-C through, in the main thread.
+void check_signals() {
+    const py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+    }
+}
+
+uint64_t count_or_raise(const io::OperationGroup::Outcome& outcome) {
+    if (!outcome.failures.empty()) {
+        raise_failures(outcome.failures);
+    }
+    return outcome.completed;
+}
+
+// One request, or many, that the caller holds on to.
+class Ticket {
+public:
+    explicit Ticket(std::shared_ptr<io::OperationGroup> group)
+        : group_(std::move(group)), process_(::getpid()) {}
+
+    bool done() const {
+        check_process();
+        return group_->done();
+    }
+
+    bool wait(std::optional<double> timeout) const {
+        check_process();
+        bool done = true;
+        {
+            const py::gil_scoped_release unlocked;
+            // A century is for ever, and does not overflow the clock.
+            if (timeout.has_value() && *timeout < 3e9) {
+                const auto duration =
+                    std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                        std::chrono::duration<double>(std::max(*timeout, 0.0)));
+                done = group_->wait_for(duration, check_signals);
+            } else {
+                group_->wait(check_signals);
+            }
+        }
+        drop_released();
+        return done;
+    }
+
+    uint64_t result() const {
+        const auto outcome = group_->outcome();
+        count_or_raise(outcome);
+        return outcome.nbytes;
+    }
+
+    uint64_t completed() const { return count_or_raise(group_->outcome()); }
+
+    void notify(std::shared_ptr<io::CompletionChannel> channel, uint64_t token) const {
+        check_process();
+        group_->when_done([channel = std::move(channel), token] { channel->push(token); });
+    }
+
+private:
+    void check_process() const {
+        if (process_ != ::getpid()) {
+            throw io::HandleUnusable("this future belongs to process " + std::to_string(process_) +
+                                     ", which alone learns of its completion; after fork, start "
+                                     "requests of the child's own");
+        }
+    }
+
+    std::shared_ptr<io::OperationGroup> group_;
+    pid_t process_;
+};
+
+class Handle {
+public:
+    Handle(const io::HandleOptions& options, const std::string& backend) {
+        options.check();
+        const py::gil_scoped_release unlocked;
+        handle_ = std::make_unique<io::IoHandle>(options,
+                                                 io::choose_backend(backend, options.queue_depth));
+    }
+
+    ~Handle() {
+        if (!handle_->closed()) {
+            const py::gil_scoped_release unlocked;
+            handle_.reset();
+        }
+    }
+
+    int synchronous(py::handle buffer, py::handle file, py::handle offset, bool write,
+                    bool validate) {
+        drop_released();
+        const io::FileName name = file_name(file);
+        io::Request request = make_request(buffer, write, true);
+        request.offset = file_offset(offset);
+        request.validate = validate;
+        if (!handle_->runs_inline(request.nbytes)) {
+            // It may outlive this call (Ctrl-C), so it holds the memory itself.
+            const off_t start = request.offset;
+            request = make_request(buffer, write, false);
+            request.offset = start;
+            request.validate = validate;
+        }
+        auto group = std::make_shared<io::OperationGroup>();
+        {
+            const py::gil_scoped_release unlocked;
+            const auto operation = handle_->prepare(std::move(request), name, group, check_signals);
+            handle_->run(operation, *group, check_signals);
+        }
+        return static_cast<int>(count_or_raise(group->outcome()));
+    }
+
+    int asynchronous(py::handle buffer, py::handle file, py::handle offset, bool write,
+                     bool validate) {
+        io::Request request = owned_request(buffer, offset, write, validate);
+        const io::FileName name = file_name(file);
+        const py::gil_scoped_release unlocked;
+        const auto place = pending_.join();
+        start(std::move(request), name, place.group());
+        return 0;
+    }
+
+    Ticket submit(py::handle buffer, py::handle file, py::handle offset, bool write) {
+        io::Request request = owned_request(buffer, offset, write, false);
+        const io::FileName name = file_name(file);
+        auto group = std::make_shared<io::OperationGroup>();
+        const py::gil_scoped_release unlocked;
+        start(std::move(request), name, group);
+        return Ticket(std::move(group));
+    }
+
+    Ticket submit_many(const py::iterable& items, bool write) {
+        drop_released();
+        std::vector<std::pair<io::Request, io::FileName>> requests;
+        for (const py::handle item : items) {
+            const auto parts = py::reinterpret_steal<py::object>(PySequence_Fast(
+                item.ptr(),
+                "an item must be (buffer, filename) or (buffer, filename, file_offset)"));
+            if (!parts) {
+                throw py::error_already_set();
+            }
+            const Py_ssize_t size = PySequence_Fast_GET_SIZE(parts.ptr());
+            if (size != 2 && size != 3) {
+                throw py::value_error(
+                    "an item has " + std::to_string(size) +
+                    " members, but must be (buffer, filename) or (buffer, filename, file_offset)");
+            }
+            PyObject** members = PySequence_Fast_ITEMS(parts.ptr());
+            io::Request request = make_request(members[0], write, false);
+            if (size == 3) {
+                request.offset = file_offset(members[2]);
+            }
+            requests.emplace_back(std::move(request), file_name(members[1]));
+        }
+        auto group = std::make_shared<io::OperationGroup>();
+        const py::gil_scoped_release unlocked;
+        start_all(std::move(requests), group);
+        return Ticket(std::move(group));
+    }
+
+    uint64_t wait() {
+        io::OperationGroup::Outcome outcome;
+        {
+            const py::gil_scoped_release unlocked;
+            outcome = pending_.wait(check_signals);
+        }
+        drop_released();
+        return count_or_raise(outcome);
+    }
+
+    void sync_file(py::handle file) {
+        const io::FileName name = file_name(file);
+        const py::gil_scoped_release unlocked;
+        handle_->sync_file(name);
+    }
+
+    void close() {
+        const py::gil_scoped_release unlocked;
+        handle_->close();
+    }
+
+    const io::IoHandle& core() const { return *handle_; }
+
+private:
+    static io::Request owned_request(py::handle buffer, py::handle offset, bool write,
+                                     bool validate) {
+        drop_released();
+        io::Request request = make_request(buffer, write, false);
+        request.offset = file_offset(offset);
+        request.validate = validate;
+        return request;
+    }
+
+    void start(io::Request request, const io::FileName& name,
+               const std::shared_ptr<io::OperationGroup>& group) {
+        const auto operation = handle_->prepare(std::move(request), name, group, check_signals);
+        handle_->enqueue({&operation, 1});
+    }
+
+    // A file that cannot be opened fails its own request; the others go on.
+    void start_all(std::vector<std::pair<io::Request, io::FileName>> requests,
+                   const std::shared_ptr<io::OperationGroup>& group) {
+        io::IoHandle::OpenFiles open_files;
+        std::vector<std::shared_ptr<io::Operation>> prepared;
+        for (auto& [request, name] : requests) {
+            try {
+                prepared.push_back(
+                    handle_->prepare(std::move(request), name, group, check_signals, &open_files));
+            } catch (const io::IoError& error) {
+                group->expect();
+                group->finish(0, error.failure);
+            } catch (...) {
+                handle_->enqueue(prepared);
+                throw;
+            }
+            if (prepared.size() == prepared_at_once) {
+                handle_->enqueue(prepared);
+                prepared.clear();
+            }
+        }
+        handle_->enqueue(prepared);
+    }
+
+    std::unique_ptr<io::IoHandle> handle_;
+    io::PendingGroups pending_;
+};
+
+uint32_t checked_count(const char* name, int64_t value) {
+    if (value < 1 || value > UINT32_MAX) {
+        throw py::value_error(
+            std::string(name) + " is " + std::to_string(value) +
+            ", but must be a positive number of at most 32 bits; leave it out for the default");
+    }
+    return static_cast<uint32_t>(value);
+}
+
+std::unique_ptr<Handle> make_handle(int64_t block_size, int64_t queue_depth, bool single_submit,
+                                    bool overlap_events, int64_t intra_op_parallelism,
+                                    const std::string& backend) {
+    if (block_size < 1) {
+        throw py::value_error("block_size is " + std::to_string(block_size) +
+                              ", but must be at least 1 byte; leave it out for 1048576");
+    }
+    io::HandleOptions options;
+    options.block_size = static_cast<size_t>(block_size);
+    options.queue_depth = checked_count("queue_depth", queue_depth);
+    options.single_submit = single_submit;
+    options.overlap_events = overlap_events;
+    options.intra_op_parallelism = checked_count("intra_op_parallelism", intra_op_parallelism);
+    return std::make_unique<Handle>(options, backend);
+}
+
+template <typename Values>
+py::dict by_path(const Values& values) {
+    py::dict result;
+    for (size_t path = 0; path < io::path_count; ++path) {
+        result[io::path_names[path]] = values[path];
+    }
+    return result;
+}
+
+template <typename Values, typename Convert>
+py::dict by_direction(const Values& values, Convert convert) {
+    py::dict result;
+    result["read"] = convert(values[0]);
+    result["write"] = convert(values[1]);
+    return result;
+}
+
+py::dict stats(const Handle& handle) {
+    const io::IoHandle::Stats stats = handle.core().stats();
+    const auto number = [](uint64_t value) { return py::int_(value); };
+    const auto paths = [](const auto& values) { return by_path(values); };
+    py::dict latency;
+    latency["count"] = stats.latency.count;
+    latency["mean"] = stats.latency.mean;
+    latency["p50"] = stats.latency.p50;
+    latency["p90"] = stats.latency.p90;
+    latency["p99"] = stats.latency.p99;
+    latency["p999"] = stats.latency.p999;
+    latency["max"] = stats.latency.max;
+    py::dict result;
+    result["backend"] = handle.core().backend();
+    result["requests"] = by_direction(stats.requests, number);
+    result["failed"] = stats.failed;
+    result["in_flight"] = stats.in_flight;
+    result["bytes"] = by_direction(stats.nbytes, paths);
+    result["transfers"] = by_direction(stats.transfers, paths);
+    result["retries"] = stats.retries;
+    result["short_transfers"] = stats.short_transfers;
+    result["direct_refused"] = stats.direct_refused;
+    result["latency"] = latency;
+    return result;
+}
+
+}  // namespace
+
+void bind_handle(py::module_& m) {
+    py::class_<Ticket>(m, "Ticket", "Operations in flight: what an IOFuture waits for.")
+        .def("done", &Ticket::done)
+        .def("wait", &Ticket::wait, py::arg("timeout") = py::none(),
+             "True when done, False after `timeout` seconds.")
+        .def("result", &Ticket::result, "Bytes moved, once done; raises AioError for failures.")
+        .def("completed", &Ticket::completed,
+             "Operations completed, once done; raises AioError for failures.")
+        .def("notify", &Ticket::notify, py::arg("channel"), py::arg("token"),
+             "Push `token` to `channel` once done.");
+    py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")
+        .def(py::init(&make_handle), py::arg("block_size"), py::arg("queue_depth"),
+             py::arg("single_submit"), py::arg("overlap_events"), py::arg("intra_op_parallelism"),
+             py::arg("backend"))
+        .def("synchronous", &Handle::synchronous, py::arg("buffer"), py::arg("file"),
+             py::arg("offset"), py::arg("write"), py::arg("validate"))
+        .def("asynchronous", &Handle::asynchronous, py::arg("buffer"), py::arg("file"),
+             py::arg("offset"), py::arg("write"), py::arg("validate"))
+        .def("submit", &Handle::submit, py::arg("buffer"), py::arg("file"), py::arg("offset"),
+             py::arg("write"))
+        .def("submit_many", &Handle::submit_many, py::arg("items"), py::arg("write"))
+        .def("wait", &Handle::wait)
+        .def("fsync", &Handle::sync_file, py::arg("file"))
+        .def("close", &Handle::close)
+        .def_property_readonly("closed",
+                               [](const Handle& handle) { return handle.core().closed(); })
+        .def_property_readonly("backend",
+                               [](const Handle& handle) { return handle.core().backend(); })
+        .def("stats", &stats);
+}
+
+}  // namespace deepnvme::python

@@ -1,0 +1,80 @@
+#include "python/request.h"
+
+#include <climits>
+#include <string>
+
+#include "python/buffer.h"
+#include "python/keep_alive.h"
+
+namespace deepnvme::python {
+
+io::FileName file_name(py::handle file) {
+    io::FileName name;
+    if (PyLong_Check(file.ptr()) != 0 && PyBool_Check(file.ptr()) == 0) {
+        const long descriptor = PyLong_AsLong(file.ptr());
+        const bool overflow = PyErr_Occurred() != nullptr;
+        PyErr_Clear();
+        if (overflow || descriptor < 0 || descriptor > INT_MAX) {
+            throw py::value_error(
+                "file descriptor is " + std::string(py::str(file)) +
+                ", but must be that of an open file; give a path or an open descriptor");
+        }
+        name.descriptor = static_cast<int>(descriptor);
+        return name;
+    }
+    PyObject* encoded = nullptr;
+    if (PyUnicode_FSConverter(file.ptr(), &encoded) == 0) {
+        throw py::error_already_set();
+    }
+    const auto bytes = py::reinterpret_steal<py::bytes>(encoded);
+    name.path = std::string(bytes);
+    if (name.path.empty()) {
+        throw py::value_error("filename is empty; give a path or an open descriptor");
+    }
+    return name;
+}
+
+off_t file_offset(py::handle offset) {
+    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(offset.ptr()));
+    if (!index) {
+        throw py::error_already_set();
+    }
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow != 0 || value < 0) {
+        throw py::value_error(
+            "file_offset is " + std::string(py::str(index)) +
+            ", but must be from 0 to 9223372036854775807; give the byte of the file to start at");
+    }
+    return value;
+}
+
+io::Request make_request(py::handle buffer, bool write, bool borrowed) {
+    BufferView view = view_buffer(buffer, !borrowed);
+    if (!write && !view.writable) {
+        throw py::value_error(
+            "the buffer to read into is read-only; give one that can be written, such as a "
+            "bytearray");
+    }
+    if (!write && view.may_overlap) {
+        throw py::value_error(
+            "the tensor to read into has elements that overlap in memory (it was expanded, or "
+            "as_strided), so that what "
+            "is read could not be told apart; read into a contiguous tensor");
+    }
+    io::Request request;
+    request.data = view.data;
+    request.nbytes = view.nbytes;
+    request.write = write;
+    if (!view.contiguous) {
+        request.layout = std::make_shared<io::Layout>(view.shape, view.strides, view.itemsize);
+    }
+    request.region = pin::deepspeed_pin_tensor_t::instance().use(view.span.data, view.span.nbytes);
+    if (!request.region && !borrowed) {
+        request.keepalive = keep_alive(view.owner ? std::move(view.owner)
+                                                  : py::reinterpret_borrow<py::object>(buffer));
+    }
+    return request;
+}
+
+}  // namespace deepnvme::python

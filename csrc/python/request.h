@@ -1,0 +1,23 @@
+// Arguments from Python as a request: buffer, file and offset.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "io/file.h"
+#include "io/operation.h"
+
+namespace deepnvme::python {
+
+// An int is an open descriptor; anything else a path. Throws TypeError or ValueError.
+io::FileName file_name(pybind11::handle file);
+
+// A byte of a file, or ValueError for what is negative or beyond 2**63 - 1.
+off_t file_offset(pybind11::handle offset);
+
+// The memory of `buffer`, held until the request is over: by its pinned region, or by the object
+// that owns it, unless `borrowed` says that the caller holds it meanwhile. Throws TypeError for
+// what is not host memory, ValueError for a destination that is read-only or whose elements
+// overlap.
+io::Request make_request(pybind11::handle buffer, bool write, bool borrowed);
+
+}  // namespace deepnvme::python

@@ -1,0 +1,94 @@
+"""Tensors in page-locked memory: allocation, release, lookup, and how much there is.
+
+The region behind a tensor lives as long as its storage: until the last view, ``.data`` alias, numpy array or request in
+flight lets go. Then its pages are kept for reuse, up to a limit (2 GiB, or ``DEEPNVME_PIN_CACHE_BYTES``).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, TypedDict
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from _deepnvme import pin as _pin
+
+PinError = _pin.PinError
+
+
+class PinnedStats(TypedDict):
+    """Page-locked bytes of this process, rounded up to pages."""
+
+    in_use: int  # of live pinned tensors
+    cached: int  # locked for reuse, and the unused part of the mappings that small tensors share
+    peak: int  # the highest in_use
+    regions: int  # live pinned tensors
+    calls: int  # allocations so far
+    by_tag: dict[str, int]  # in_use by owner
+
+
+def new_locked_tensor(num_elem: int, dtype: torch.dtype, tag: str = "") -> torch.Tensor:
+    """A page-locked tensor of shape (num_elem,), not initialised, counted under ``tag``.
+
+    Raises PinError when the memory cannot be locked, ValueError for a negative number of elements.
+    """
+    count = operator.index(num_elem)
+    if count < 0:
+        raise ValueError(f"num_elem is {count}, but must be at least 0; give a number of elements")
+    tensor = torch.empty(0, dtype=dtype)
+    if count == 0:
+        return tensor
+    # As bytes, which every version of torch takes over DLPack; set_ makes it a tensor of any dtype, not a view.
+    octets = from_dlpack(_pin.allocate_dlpack(count * tensor.element_size(), tag))
+    return tensor.set_(octets.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
+
+
+def free_locked_tensor(tensor: torch.Tensor) -> bool:
+    """True if ``tensor`` starts a pinned region, which is not pinned and not counted any more.
+
+    False for anything else: a second call, a slice that starts inside, ordinary memory. Pages are unlocked once no
+    request uses them; whatever else refers to the memory can still be used.
+    """
+    if tensor.device.type != "cpu" or tensor.numel() == 0:
+        return False
+    return _pin.release(tensor.data_ptr())
+
+
+def is_pinned(buffer: Any) -> bool:
+    """True when every byte that ``buffer`` reaches lies in one page-locked region, or torch has pinned it.
+
+    Raises TypeError for what is neither a tensor nor a buffer.
+    """
+    if _pin.is_pinned(buffer):
+        return True
+    # torch asks a device runtime, which there is none to ask on a CPU-only machine.
+    return _torch_may_pin() and isinstance(buffer, torch.Tensor) and _is_torch_pinned(buffer)
+
+
+def _torch_may_pin() -> bool:
+    return torch.cuda.is_initialized()
+
+
+def _is_torch_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_pinned()
+
+
+def pinned_stats() -> PinnedStats:
+    """Page-locked memory of this process, in bytes, as it is now."""
+    return _pin.stats()
+
+
+def empty_cache() -> None:
+    """Unlock and unmap what is kept for reuse."""
+    _pin.empty_cache()
+
+
+def set_cache_limit(nbytes: int) -> None:
+    """Bytes that may stay locked for reuse; what is over is given up now. ValueError when negative."""
+    _pin.set_cache_limit(nbytes)
+
+
+def get_cache_limit() -> int:
+    """Bytes that may stay locked for reuse."""
+    return _pin.get_cache_limit()

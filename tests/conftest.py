@@ -1,0 +1,96 @@
+"""Fixtures shared by the tests: where files lie, which engine runs, handles that close."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from support.mounts import file_system_of
+
+ENGINES = ("io_uring", "libaio", "posix")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
+
+# No deadline: a test fails for what happened, never for how long it took.  Fixtures that live for
+# one test are shared by its examples on purpose; an example that needs a fresh file makes one.
+settings.register_profile(
+    "deepnvme",
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("deepnvme")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory on a file system that is backed by a drive."""
+    for base in (tmp_path, Path(os.environ.get("DEEPNVME_TEST_DIR", "/var/tmp")), Path.cwd()):
+        if base.is_dir() and file_system_of(base) not in MEMORY_FILE_SYSTEMS:
+            made = Path(tempfile.mkdtemp(prefix="deepnvme-", dir=base))
+            try:
+                yield made
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+            return
+    pytest.skip("no writable directory on a drive: set DEEPNVME_TEST_DIR")
+
+
+@pytest.fixture
+def tmpfs() -> Iterator[Path]:
+    """An empty directory in memory."""
+    base = Path("/dev/shm")
+    if not base.is_dir() or not os.access(base, os.W_OK) or file_system_of(base) != "tmpfs":
+        pytest.skip("no writable tmpfs at /dev/shm")
+    made = Path(tempfile.mkdtemp(prefix="deepnvme-", dir=base))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def directory(request: pytest.FixtureRequest) -> Path:
+    """An empty directory, once on each kind of storage."""
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.fixture(params=ENGINES)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of each engine; those that cannot run here are skipped with the library's own
+    reason.
+    """
+    import _deepnvme
+    import aio
+
+    name: str = request.param
+    if name not in aio.available_backends():
+        reasons = {found["name"]: found["reason"] for found in _deepnvme.io.probe()}
+        pytest.skip(f"{name} cannot run here: {reasons.get(name, 'not known to this build')}")
+    return name
+
+
+@pytest.fixture
+def make_handle() -> Iterator[Callable[..., Any]]:
+    """``make_handle(backend=None, **options)``: an ``aio_handle`` that is closed when the test
+    ends.
+    """
+    import aio
+
+    made: list[Any] = []
+
+    def make(backend: str | None = None, **options: Any) -> Any:
+        handle = aio.aio_handle(backend=backend, **options)
+        made.append(handle)
+        return handle
+
+    yield make
+    for handle in reversed(made):
+        handle.close()
