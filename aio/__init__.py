@@ -1,4 +1,4 @@
-"""Tensors to and from NVMe: handles, futures, and page-locked memory that every handle recognises."""
+"""Tensors to and from NVMe: handles, futures, and page-locked memory that all of them know."""
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version

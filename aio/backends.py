@@ -15,7 +15,10 @@ def available_backends() -> list[str]:
 
 
 def backend_name(backend: str | None) -> str:
-    """The argument, else ``DEEPNVME_BACKEND``, else "auto". ValueError for a name that there is not."""
+    """The argument, else ``DEEPNVME_BACKEND``, else "auto".
+
+    ValueError for a name that there is not.
+    """
     source = "backend"
     if backend is None:
         source, backend = "DEEPNVME_BACKEND", os.environ.get("DEEPNVME_BACKEND") or "auto"

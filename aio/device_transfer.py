@@ -1,7 +1,7 @@
 """Device tensors to and from files, through pinned host blocks: copies and I/O overlap.
 
-One thread of a handle carries the transfers of its device tensors, in order. Writing: copy of block i + 1 while block i
-is being written. Reading: blocks are read ahead while earlier ones are copied.
+One thread of a handle carries the transfers of its device tensors, in order. Writing: copy of block
+i + 1 while block i is being written. Reading: blocks are read ahead while earlier ones are copied.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class DeviceTransfers:
         device = device_of(tensor)
         if not 0 <= file_offset <= 2**63 - 1 - tensor.nbytes:
             raise ValueError(
-                f"file_offset is {file_offset}, but must be from 0 to 2**63 - 1 less the {tensor.nbytes} bytes of the "
-                "tensor; give the byte of the file to start at"
+                f"file_offset is {file_offset}, but must be from 0 to 2**63 - 1 less the "
+                f"{tensor.nbytes} bytes of the tensor; give the byte of the file to start at"
             )
         descriptor = _open(filename, write, file_offset, tensor)
         ready = device.record_event()
@@ -187,9 +187,7 @@ class DeviceTransfers:
             for number, begin in enumerate(range(0, nbytes, BLOCK_BYTES)):
                 block, end = blocks[number % BLOCKS], min(begin + BLOCK_BYTES, nbytes)
                 block.settle()
-                block.event = device.copy_to_host(
-                    block.memory[: end - begin], source[begin:end]
-                )
+                block.event = device.copy_to_host(block.memory[: end - begin], source[begin:end])
                 if copied is not None:
                     write_out(*copied)
                 copied = block, begin, end
@@ -248,7 +246,10 @@ class DeviceTransfers:
 
 
 def _abandon(blocks: list[_Block]) -> None:
-    """After a failure: nothing may use the blocks any more. What else fails now is a consequence."""
+    """After a failure: nothing may use the blocks any more.
+
+    What else fails now is a consequence.
+    """
     for block in blocks:
         if block.ticket is not None:
             block.ticket.wait()

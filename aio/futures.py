@@ -1,7 +1,8 @@
 """IOFuture: the result of a request, for threads, callbacks and asyncio.
 
-Native threads never run Python. They put a token into a completion channel (an eventfd); an event loop watches it as it
-watches a socket, and for callbacks one thread sleeps on it while there are any to come.
+Native threads never run Python. They put a token into a completion channel (an eventfd); an event
+loop watches it as it watches a socket, and for callbacks one thread sleeps on it while there are
+any to come.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Ticket(Protocol):
 class IOFuture:
     """A request that was started. ``await`` it, or use it as a ``concurrent.futures.Future``.
 
-    It cannot be cancelled: bytes may be moving. It keeps the memory of its request alive until they have moved.
+    It cannot be cancelled: bytes may be moving. It keeps the memory of its request alive until they
+    have moved.
     """
 
     __slots__ = ("__weakref__", "_ticket")

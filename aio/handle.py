@@ -1,4 +1,4 @@
-"""aio_handle: reads and writes of tensors, synchronous, asynchronous, by future, or thousands in one call."""
+"""aio_handle: reads and writes of tensors, one or thousands, waited for or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
 Item = tuple[Any, File] | tuple[Any, File, int]
 
 
-class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
+class aio_handle(LockedTensors):  # DeepSpeed's name
     """A queue of transfers between tensors and files, and the workers that keep it full.
 
     Arguments:
@@ -33,17 +33,21 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
         single_submit: one system call for each transfer, instead of one for many.
         overlap_events: start transfers as others complete; False starts batch after batch.
         intra_op_parallelism: workers; all requests share them, and large ones use them all.
-        backend: "auto", "io_uring", "libaio" or "posix"; None takes ``DEEPNVME_BACKEND``, or "auto".
+        backend: "auto", "io_uring", "libaio" or "posix"; None takes ``DEEPNVME_BACKEND``, or
+            "auto".
 
-    Raises ValueError for a value that cannot be, RuntimeError with the reason when a named engine cannot run here.
+    Raises ValueError for a value that cannot be, RuntimeError with the reason when a named engine
+    cannot run here.
 
-    Buffers are torch tensors of any dtype, shape, stride and offset, objects with the buffer protocol, or host arrays
-    that speak DLPack. Their bytes are moved as they are. Files are opened in the call (a missing one raises there), by
-    name or by an open descriptor, which stays the caller's; writes create a file with mode 0600 and never truncate it.
-    Failures raise AioError. A buffer must not be changed or resized while a request on it is in flight.
+    Buffers are torch tensors of any dtype, shape, stride and offset, objects with the buffer
+    protocol, or host arrays that speak DLPack. Their bytes are moved as they are. Files are opened
+    in the call (a missing one raises there), by name or by an open descriptor, which stays the
+    caller's; writes create a file with mode 0600 and never truncate it. Failures raise AioError. A
+    buffer must not be changed or resized while a request on it is in flight.
 
-    Every method may be called from any thread. A handle is of the process that made it: after fork, the child makes
-    its own. ``with`` and close() wait for what was started; so does interpreter exit.
+    Every method may be called from any thread. A handle is of the process that made it: after fork,
+    the child makes its own. ``with`` and close() wait for what was started; so does interpreter
+    exit.
     """
 
     _tag = "aio_handle"
@@ -98,7 +102,10 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
         return self._intra_op_parallelism
 
     def get_alignment(self) -> int:
-        """Bytes: ``intra_op_parallelism * 512``, as DeepSpeed computes it. No size has to divide by it here."""
+        """Bytes: ``intra_op_parallelism * 512``, as DeepSpeed computes it.
+
+        No size has to divide by it here.
+        """
         return self._intra_op_parallelism * 512
 
     @property
@@ -114,11 +121,17 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
     # ---- synchronous: wait for this request alone ----
 
     def sync_pread(self, buffer: Any, filename: File, file_offset: int = 0) -> int:
-        """Fill ``buffer`` from byte ``file_offset`` of the file. Returns 1, the number of completed operations."""
+        """Fill ``buffer`` from byte ``file_offset`` of the file.
+
+        Returns 1, the number of completed operations.
+        """
         return self._synchronous(buffer, filename, file_offset, False, False)
 
     def sync_pwrite(self, buffer: Any, filename: File, file_offset: int = 0) -> int:
-        """Write ``buffer`` at byte ``file_offset`` of the file. Returns 1, the number of completed operations."""
+        """Write ``buffer`` at byte ``file_offset`` of the file.
+
+        Returns 1, the number of completed operations.
+        """
         return self._synchronous(buffer, filename, file_offset, True, False)
 
     def read(self, buffer: Any, filename: File, validate: bool, file_offset: int = 0) -> int:
@@ -144,25 +157,26 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
     def pread(self, buffer: Any, filename: File, validate: bool, *args: Any, **kwargs: Any) -> int:
         """pread(buffer, filename, validate, async, file_offset=0): async_pread or sync_pread.
 
-        Returns 0 if ``async`` (a keyword of Python: pass it by position), else 1. ``validate`` compares memory and
-        file afterwards; a difference is an AioError.
+        Returns 0 if ``async`` (a keyword of Python: pass it by position), else 1. ``validate``
+        compares memory and file afterwards; a difference is an AioError.
         """
         return self._either(buffer, filename, validate, False, args, kwargs)
 
     def pwrite(self, buffer: Any, filename: File, validate: bool, *args: Any, **kwargs: Any) -> int:
         """pwrite(buffer, filename, validate, async, file_offset=0): async_pwrite or sync_pwrite.
 
-        Returns 0 if ``async`` (a keyword of Python: pass it by position), else 1. ``validate`` compares memory and
-        file afterwards; a difference is an AioError.
+        Returns 0 if ``async`` (a keyword of Python: pass it by position), else 1. ``validate``
+        compares memory and file afterwards; a difference is an AioError.
         """
         return self._either(buffer, filename, validate, True, args, kwargs)
 
     def wait(self) -> int:
-        """Wait for every asynchronous operation that no wait() has counted yet. Returns how many there were.
+        """Wait for every asynchronous operation that no wait() has counted yet.
 
-        0 when there was none. Raises AioError once when some failed; its ``failures`` lists them all, and the others
-        have completed. Ctrl-C raises KeyboardInterrupt and loses nothing: wait() can be called again. Futures are not
-        counted here: they have results of their own.
+        Returns how many there were. 0 when there was none. Raises AioError once when some failed;
+        its ``failures`` lists them all, and the others have completed. Ctrl-C raises
+        KeyboardInterrupt and loses nothing: wait() can be called again. Futures are not counted
+        here: they have results of their own.
         """
         return self._devices.wait(self._core.wait)
 
@@ -181,13 +195,16 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
     def pread_many(self, items: Iterable[Item]) -> int:
         """Fill many buffers: items are (buffer, filename) or (buffer, filename, file_offset).
 
-        Returns the number of operations once all are done. A failure does not keep the others from completing; then
-        one AioError lists all failures.
+        Returns the number of operations once all are done. A failure does not keep the others from
+        completing; then one AioError lists all failures.
         """
         return self._many(items, False)
 
     def pwrite_many(self, items: Iterable[Item]) -> int:
-        """Write many buffers: items are (buffer, filename) or (buffer, filename, file_offset). See pread_many."""
+        """Write many buffers: items are (buffer, filename) or (buffer, filename, file_offset).
+
+        See pread_many.
+        """
         return self._many(items, True)
 
     def submit_pread_many(self, items: Iterable[Item]) -> IOFuture:
@@ -201,24 +218,29 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
     # ---- the rest ----
 
     def fsync(self, filename: File) -> None:
-        """Make what was written to a file (a path or a descriptor) durable: fsync(2). Wait for its writes first."""
+        """Make what was written to a file (a path or a descriptor) durable: fsync(2).
+
+        Wait for its writes first.
+        """
         self._core.fsync(filename)
 
     def stats(self) -> dict[str, Any]:
         """What this handle has done so far.
 
-        ``requests``, ``bytes`` and ``transfers`` by direction ("read", "write"), the last two also by path: "direct"
-        (past the page cache), "fixed" (the same, through a buffer registered with the engine), "staged" (copied
-        through an aligned block) and "buffered" (through the page cache). ``failed`` and ``in_flight`` requests;
-        ``retries``, ``short_transfers``; ``direct_refused`` files that took no O_DIRECT; ``latency`` of transfers in
-        seconds: count, mean, p50, p90, p99, p999, max.
+        ``requests``, ``bytes`` and ``transfers`` by direction ("read", "write"), the last two also
+        by path: "direct" (past the page cache), "fixed" (the same, through a buffer registered with
+        the engine), "staged" (copied through an aligned block) and "buffered" (through the page
+        cache). ``failed`` and ``in_flight`` requests; ``retries``, ``short_transfers``;
+        ``direct_refused`` files that took no O_DIRECT; ``latency`` of transfers in seconds: count,
+        mean, p50, p90, p99, p999, max.
         """
         return self._core.stats()
 
     def close(self) -> None:
         """Wait for what was started and end the workers. Later requests raise RuntimeError.
 
-        Raises AioError when operations failed that no wait() has reported. Repeating it is harmless.
+        Raises AioError when operations failed that no wait() has reported. Repeating it is
+        harmless.
         """
         if self._core.closed:
             return
@@ -291,11 +313,11 @@ class aio_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
 
 
 def _async_and_offset(*args: Any, **kwargs: Any) -> tuple[bool, int]:
-    """What follows ``validate`` in pread and pwrite; ``async`` cannot be the name of a parameter."""
+    """What follows ``validate`` in pread and pwrite; ``async`` cannot name a parameter."""
     names = ("async", "file_offset")
     if len(args) > len(names):
         raise TypeError(f"expected at most 5 arguments, got {len(args) + 3}")
-    values = dict(zip(names, args))
+    values = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names or name in values:
             raise TypeError(f"unexpected or repeated argument {name!r}")
@@ -315,7 +337,9 @@ def _close_quietly(handle: aio_handle) -> None:
     try:
         handle.close()
     except AioError as error:
-        _logger.error("%r: %d operations failed unnoticed; first: %s", handle, len(error.failures), error)
+        _logger.error(
+            "%r: %d operations failed unnoticed; first: %s", handle, len(error.failures), error
+        )
 
 
 @atexit.register

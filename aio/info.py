@@ -56,7 +56,10 @@ def machine_info(directories: list[str]) -> dict[str, Any]:
 
 
 def directory_info(directory: str) -> dict[str, Any]:
-    """How requests on files of a directory travel, and the limits of the drive below. ``error`` says why not."""
+    """How requests on files of a directory travel, and the limits of the drive below.
+
+    ``error`` says why not.
+    """
     info: dict[str, Any] = {"directory": os.path.abspath(directory)}
     try:
         device = os.stat(directory).st_dev
@@ -89,13 +92,17 @@ def print_info(directories: list[str], as_json: bool) -> None:
 def _engine_table(engines: list[dict[str, Any]]) -> Table:
     table = Table("engine", "state", "reason", title="Engines, best first", title_justify="left")
     for engine in engines:
-        state = "works" if engine["usable"] else "built, unusable" if engine["built"] else "not built"
+        state = (
+            "works" if engine["usable"] else "built, unusable" if engine["built"] else "not built"
+        )
         table.add_row(engine["name"], state, engine["reason"])
     return table
 
 
 def _memory_table(memory: dict[str, Any], limits: dict[str, Any]) -> Table:
-    table = Table("what", "value", title="Page-locked memory and kernel limits", title_justify="left")
+    table = Table(
+        "what", "value", title="Page-locked memory and kernel limits", title_justify="left"
+    )
     limit = memory["memlock_limit"]
     table.add_row("locked by this process", _size(memory["page_locked"]))
     table.add_row("memlock limit", "none" if limit is None else _size(limit))

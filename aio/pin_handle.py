@@ -24,29 +24,34 @@ class LockedTensors:
     ) -> torch.Tensor:
         """A page-locked tensor of shape (num_elem,) and the example's dtype, not initialised.
 
-        ``example_tenosr`` is the same argument as DeepSpeed spells it. Raises PinError when the memory cannot be
-        locked; nothing is left behind then.
+        ``example_tenosr`` is the same argument as DeepSpeed spells it. Raises PinError when the
+        memory cannot be locked; nothing is left behind then.
         """
         example = example_tenosr if example_tensor is None else example_tensor
         if not isinstance(example, torch.Tensor):
             raise TypeError(
-                f"example_tensor must be a torch.Tensor, whose dtype is taken, not {type(example).__name__}"
+                "example_tensor must be a torch.Tensor, whose dtype is taken, "
+                f"not {type(example).__name__}"
             )
         return new_locked_tensor(num_elem, example.dtype, self._tag)
 
     def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
-        """True if ``tensor`` starts a pinned region, which is not pinned any more; False for anything else.
+        """
 
-        Pages are unlocked once no request uses them. Other references to the memory stay valid.
+        rue if ``tensor`` starts a pinned region, which is not pinned any more; False for anything
+        else. Pages are unlocked once no request uses them. Other references to the memory stay
+        valid.
         """
         return free_locked_tensor(tensor)
 
     def is_pinned(self, buffer: Any) -> bool:
-        """True when every byte that ``buffer`` reaches lies in one page-locked region, whichever handle made it."""
+        """True when every byte that ``buffer`` reaches lies in one page-locked region, whichever
+        handle made it.
+        """
         return is_pinned(buffer)
 
 
-class pin_handle(LockedTensors):  # noqa: N801  (DeepSpeed's name)
+class pin_handle(LockedTensors):  # DeepSpeed's name
     """Page-locked tensors from the registry of the process."""
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:

@@ -1,6 +1,7 @@
-"""What the library asks of a device: asynchronous copies and events. One class serves every torch device.
+"""What the library asks of a device: asynchronous copies and events.
 
-A backend that torch does not know, or a fake one in a test, is made known with register_device.
+One class serves every torch device. A backend that torch does not know, or a fake one in a test, is
+made known with register_device.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Octets(Sized, Protocol):
 
 
 class Device(ABC):
-    """Copies between host memory and a device's tensors, on the current stream of the calling thread."""
+    """Copies between host memory and a device's tensors, on the current stream of the calling
+    thread.
+    """
 
     @abstractmethod
     def record_event(self) -> Event:
@@ -70,7 +73,9 @@ class Device(ABC):
 
 
 class TorchDevice(Device):
-    """A device that torch drives: CUDA, XPU, NPU and whatever has streams and events in its torch module."""
+    """A device that torch drives: CUDA, XPU, NPU and whatever has streams and events in its torch
+    module.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -106,7 +111,8 @@ class TorchDevice(Device):
             return tensor
         if torch._debug_has_internal_overlap(tensor) != 0:
             raise ValueError(
-                "the tensor to read into may have elements that overlap in memory; read into a contiguous tensor"
+                "the tensor to read into may have elements that overlap in memory; "
+                "read into a contiguous tensor"
             )
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
@@ -130,7 +136,10 @@ def unregister_device(device_type: str) -> None:
 
 
 def device_of(tensor: Any) -> Device:
-    """The device of a tensor whose memory is not the host's. TypeError for one that nothing can be copied to or from."""
+    """The device of a tensor whose memory is not the host's.
+
+    TypeError for one that nothing can be copied to or from.
+    """
     device = tensor.device
     known = _devices.get(device.type)
     if known is not None:
@@ -138,6 +147,7 @@ def device_of(tensor: Any) -> Device:
     module = torch.get_device_module(device) if device.type not in ("meta", "cpu") else None
     if module is None or not hasattr(module, "Stream") or not hasattr(module, "current_stream"):
         raise TypeError(
-            f"a tensor on {device} has no memory that can be read or written; move it to the CPU first"
+            f"a tensor on {device} has no memory that can be read or written; "
+            "move it to the CPU first"
         )
     return TorchDevice(device)

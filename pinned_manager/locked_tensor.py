@@ -1,7 +1,8 @@
 """Tensors in page-locked memory: allocation, release, lookup, and how much there is.
 
-The region behind a tensor lives as long as its storage: until the last view, ``.data`` alias, numpy array or request in
-flight lets go. Then its pages are kept for reuse, up to a limit (2 GiB, or ``DEEPNVME_PIN_CACHE_BYTES``).
+The region behind a tensor lives as long as its storage: until the last view, ``.data`` alias, numpy
+array or request in flight lets go. Then its pages are kept for reuse, up to a limit (2 GiB, or
+``DEEPNVME_PIN_CACHE_BYTES``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def new_locked_tensor(num_elem: int, dtype: torch.dtype, tag: str = "") -> torch
     tensor = torch.empty(0, dtype=dtype)
     if count == 0:
         return tensor
-    # As bytes, which every version of torch takes over DLPack; set_ makes it a tensor of any dtype, not a view.
+    # As bytes, which every version of torch takes over DLPack; set_ makes it a tensor of any dtype,
+    # not a view.
     octets = from_dlpack(_pin.allocate_dlpack(count * tensor.element_size(), tag))
     return tensor.set_(octets.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
 
@@ -47,8 +49,8 @@ def new_locked_tensor(num_elem: int, dtype: torch.dtype, tag: str = "") -> torch
 def free_locked_tensor(tensor: torch.Tensor) -> bool:
     """True if ``tensor`` starts a pinned region, which is not pinned and not counted any more.
 
-    False for anything else: a second call, a slice that starts inside, ordinary memory. Pages are unlocked once no
-    request uses them; whatever else refers to the memory can still be used.
+    False for anything else: a second call, a slice that starts inside, ordinary memory. Pages are
+    unlocked once no request uses them; whatever else refers to the memory can still be used.
     """
     if tensor.device.type != "cpu" or tensor.numel() == 0:
         return False
@@ -56,9 +58,10 @@ def free_locked_tensor(tensor: torch.Tensor) -> bool:
 
 
 def is_pinned(buffer: Any) -> bool:
-    """True when every byte that ``buffer`` reaches lies in one page-locked region, or torch has pinned it.
+    """
 
-    Raises TypeError for what is neither a tensor nor a buffer.
+    rue when every byte that ``buffer`` reaches lies in one page-locked region, or torch has pinned
+    it. Raises TypeError for what is neither a tensor nor a buffer.
     """
     if _pin.is_pinned(buffer):
         return True
@@ -85,7 +88,10 @@ def empty_cache() -> None:
 
 
 def set_cache_limit(nbytes: int) -> None:
-    """Bytes that may stay locked for reuse; what is over is given up now. ValueError when negative."""
+    """Bytes that may stay locked for reuse; what is over is given up now.
+
+    ValueError when negative.
+    """
     _pin.set_cache_limit(nbytes)
 
 

@@ -81,7 +81,7 @@ def test_few_calls_are_spent_on_it(disk: Path, tmp_path: Path) -> None:
     if memory <= 64:
         pytest.skip(f"this drive takes memory aligned to {memory}: nothing to refuse")
     environment = preload(tmp_path, LYING_STATX)
-    wrapper = [*with_strace(log, "trace=pread64,pwrite64", paths=[path]), "-E", ""]
+    wrapper = [*with_strace(log, "trace=pread64,pwrite64", path=path), "-E", ""]
     wrapper[-1] = f"LD_PRELOAD={environment['LD_PRELOAD']}"
     check(child_answer(ROUND_TRIP, "posix", path, NBYTES, wrapper=wrapper))
     calls = log.read_text(errors="replace").splitlines()
@@ -93,9 +93,7 @@ def test_few_calls_are_spent_on_it(disk: Path, tmp_path: Path) -> None:
 def test_the_first_transfer_only(disk: Path, tmp_path: Path) -> None:
     path, log = disk / "file", tmp_path / "log"
     calls = SUBMIT_CALLS["posix"]
-    wrapper = with_strace(
-        log, f"trace={calls}", f"inject={calls}:error=EINVAL:when=1", paths=[path]
-    )
+    wrapper = with_strace(log, f"trace={calls}", f"inject={calls}:error=EINVAL:when=1", path=path)
     answer = child_answer(ROUND_TRIP, "posix", path, NBYTES, wrapper=wrapper)
     assert injections(log) >= 1
     assert answer["same"] == [True] * 8
@@ -114,7 +112,7 @@ def test_failing_for_ever_is_an_error(disk: Path, tmp_path: Path, backend: str) 
         log,
         f"trace={calls}",
         f"inject={calls}:error=EINVAL",
-        paths=[path] if backend == "posix" else [],
+        path=[path] if backend == "posix" else [],
     )
     done = run_child(ROUND_TRIP, backend, path, NBYTES, wrapper=wrapper)
     assert done.returncode == 1

@@ -92,7 +92,7 @@ def test_bursts_of_eagain(disk: Path, tmp_path: Path, backend: str, when: str) -
         log,
         f"trace={SUBMIT_CALLS[backend]}",
         f"inject={SUBMIT_CALLS[backend]}:error=EAGAIN:when={when}",
-        paths=[path] if backend == "posix" else [],
+        path=[path] if backend == "posix" else [],
     )
     assert child_answer(ROUND_TRIP, backend, path, wrapper=wrapper) == [400, True, True]
     assert injections(log) > 0

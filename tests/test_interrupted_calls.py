@@ -38,7 +38,7 @@ def test_eintr(directory: Path, tmp_path: Path, backend: str) -> None:
         log,
         f"trace={REAP_CALLS[backend]}",
         f"inject={REAP_CALLS[backend]}:error=EINTR:when=1+2",
-        paths=[path] if backend == "posix" else [],
+        path=[path] if backend == "posix" else [],
     )
     answer = child_answer(ROUND_TRIP, backend, path, wrapper=wrapper)
     assert injections(log) > 0

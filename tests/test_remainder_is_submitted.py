@@ -31,9 +31,10 @@ for name in names:
         with aio.aio_handle(block_size=1 << 20, backend="posix") as handle:
             try:
                 if way == "write":
-                    done = handle.sync_pwrite(tensor_of(data), name)
+                    handle.async_pwrite(tensor_of(data), name)
                 else:
-                    done = handle.sync_pread(back, name)
+                    handle.async_pread(back, name)
+                done = handle.wait()
             except aio.AioError as failure:
                 error = failure.nbytes_done
             stats = handle.stats()
@@ -57,7 +58,7 @@ def run(cut: int, when: str, disk: Path, tmpfs: Path, log: Path) -> Any:
         pytest.skip("the posix engine cannot run here; strace can cut no other engine's transfers")
     paths = [disk / "file", tmpfs / "file"]
     fault = f"inject={CALLS}:retval={cut}{when}"
-    wrapper = with_strace(log, f"trace={CALLS}", fault, paths=paths)
+    wrapper = with_strace(log, f"trace={CALLS}", fault, path=paths)
     answers = child_answer(SCRIPT, TOTAL, cut, *paths, wrapper=wrapper)
     assert [answer["way"] for answer in answers] == ["write", "read"] * 2
     return answers

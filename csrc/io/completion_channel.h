@@ -1,5 +1,5 @@
-// An eventfd and the tokens of groups that are done: how an event loop, or a thread, learns of completions without
-// polling.
+// An eventfd and the tokens of groups that are done: how an event loop, or a thread, learns of
+// completions without polling.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ public:
     CompletionChannel& operator=(const CompletionChannel&) = delete;
 
     int descriptor() const { return descriptor_; }  // readable while tokens are there; nonblocking
-    void push(uint64_t token);                       // any thread
+    void push(uint64_t token);                      // any thread
     std::vector<uint64_t> take();
 
 private:

@@ -9,8 +9,8 @@
 
 namespace deepnvme::io {
 
-// How bytes travelled: past the page cache from where they lie, the same through a registered buffer, copied through an
-// aligned staging block, or through the page cache.
+// How bytes travelled: past the page cache from where they lie, the same through a registered
+// buffer, copied through an aligned staging block, or through the page cache.
 enum class Path : uint8_t { direct, fixed, staged, buffered };
 inline constexpr size_t path_count = 4;
 inline constexpr const char* path_names[path_count] = {"direct", "fixed", "staged", "buffered"};
@@ -28,10 +28,10 @@ private:
 struct Counters {
     std::array<std::array<Counter, path_count>, 2> nbytes;     // [write][path]
     std::array<std::array<Counter, path_count>, 2> transfers;  // [write][path]
-    Counter retries;          // EINTR, EAGAIN and refused transfers that were tried again
-    Counter short_transfers;  // fewer bytes than asked, the rest tried again
-    Counter direct_refused;   // files that refused O_DIRECT and went through the page cache
-    LatencyHistogram latency; // of transfers
+    Counter retries;           // EINTR, EAGAIN and refused transfers that were tried again
+    Counter short_transfers;   // fewer bytes than asked, the rest tried again
+    Counter direct_refused;    // files that refused O_DIRECT and went through the page cache
+    LatencyHistogram latency;  // of transfers
 };
 
 }  // namespace deepnvme::io

@@ -1,5 +1,5 @@
-// How many files the queued requests of one handle may hold open: beyond it, a submitter waits for requests to
-// complete, so that thousands of requests neither exhaust RLIMIT_NOFILE nor memory.
+// How many files the queued requests of one handle may hold open: beyond it, a submitter waits for
+// requests to complete, so that thousands of requests neither exhaust RLIMIT_NOFILE nor memory.
 #pragma once
 
 #include <condition_variable>

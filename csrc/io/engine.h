@@ -1,6 +1,6 @@
 // The interface between the queue and the kernel: submit a batch of transfers, reap completions.
-// An engine has one owner: every call except wake() comes from the thread that made it. Wrap an engine (fault
-// injection, monitoring) instead of adding options to one.
+// An engine has one owner: every call except wake() comes from the thread that made it. Wrap an
+// engine (fault injection, monitoring) instead of adding options to one.
 #pragma once
 
 #include <sys/types.h>
@@ -20,9 +20,9 @@ struct Transfer {
     std::byte* data;
     off_t offset;
     uint64_t tag;
-    uint32_t nbytes;    // at most max_transfer_bytes
+    uint32_t nbytes;  // at most max_transfer_bytes
     int fd;
-    int buffer_index;   // of register_buffer, or -1
+    int buffer_index;  // of register_buffer, or -1
     bool write;
 };
 
@@ -36,20 +36,22 @@ public:
     virtual ~Engine() = default;  // called with nothing in flight
     virtual std::string_view name() const = 0;
 
-    // Starts transfers in order. Returns how many were started, perhaps fewer than given, or -errno (never both: an
-    // error is reported only when none was started). -EAGAIN asks to reap first.
+    // Starts transfers in order. Returns how many were started, perhaps fewer than given, or -errno
+    // (never both: an error is reported only when none was started). -EAGAIN asks to reap first.
     virtual int submit(std::span<const Transfer> transfers) = 0;
 
-    // Stores completions that are ready; with `block`, waits until there is at least one, wake() was called, or a
-    // signal came (-EINTR). Returns how many were stored, or -errno.
+    // Stores completions that are ready; with `block`, waits until there is at least one, wake()
+    // was called, or a signal came (-EINTR). Returns how many were stored, or -errno.
     virtual int reap(std::span<Completion> completions, bool block) = 0;
 
     // Makes the current or the next blocking reap() return early. Any thread.
     virtual void wake() = 0;
 
-    // Fixed buffers: an index for Transfer::buffer_index, or -errno where that is not to be had. `nbytes` is at most
-    // max_registered_bytes.
-    virtual int register_buffer(std::byte* /*data*/, size_t /*nbytes*/) { return -95; }  // EOPNOTSUPP
+    // Fixed buffers: an index for Transfer::buffer_index, or -errno where that is not to be had.
+    // `nbytes` is at most max_registered_bytes.
+    virtual int register_buffer(std::byte* /*data*/, size_t /*nbytes*/) {
+        return -95;
+    }  // EOPNOTSUPP
     virtual void unregister_buffer(int /*index*/) {}
 };
 

@@ -10,7 +10,7 @@
 namespace deepnvme::io {
 
 struct Failure {
-    int error = 0;  // errno
+    int error = 0;       // errno
     std::string detail;  // what happened, where errno alone does not say it; may be empty
     std::string path;
     off_t offset = 0;
@@ -21,7 +21,8 @@ struct Failure {
 
 class IoError : public std::runtime_error {
 public:
-    explicit IoError(Failure failure) : std::runtime_error(failure.detail), failure(std::move(failure)) {}
+    explicit IoError(Failure failure)
+        : std::runtime_error(failure.detail), failure(std::move(failure)) {}
     Failure failure;
 };
 

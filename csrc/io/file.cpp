@@ -17,8 +17,9 @@
 namespace deepnvme::io {
 namespace {
 
-constexpr uint32_t conservative_alignment = 4096;  // where a file system does not say (STATX_DIOALIGN, statx(2))
-constexpr uint32_t largest_block = 65536;          // beyond it st_blksize is a preference, not a block size
+constexpr uint32_t conservative_alignment =
+    4096;  // where a file system does not say (STATX_DIOALIGN, statx(2))
+constexpr uint32_t largest_block = 65536;  // beyond it st_blksize is a preference, not a block size
 
 std::string proc_path(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
 
@@ -36,7 +37,8 @@ std::shared_ptr<File> File::open(const FileName& name, bool write, uint64_t nbyt
     std::shared_ptr<File> file(new File(std::move(token)));
     file->path_ = name.path;
     file->access_ = write ? O_WRONLY : O_RDONLY;
-    const bool want_direct = has_whole_unit(nbytes, offset, static_cast<uint32_t>(sys::page_size()));
+    const bool want_direct =
+        has_whole_unit(nbytes, offset, static_cast<uint32_t>(sys::page_size()));
     if (name.descriptor >= 0) {
         file->open_descriptor(name.descriptor, want_direct);
     } else {
@@ -79,7 +81,8 @@ void File::open_descriptor(int descriptor, bool want_direct) {
     }
     const int access = flags & O_ACCMODE;
     if (access != O_RDWR && access != access_) {
-        fail(EBADF, access_ == O_WRONLY ? "the descriptor is not open for writing" : "the descriptor is not open for reading");
+        fail(EBADF, access_ == O_WRONLY ? "the descriptor is not open for writing"
+                                        : "the descriptor is not open for reading");
     }
     inspect(descriptor);  // before it is opened again, which could disturb a FIFO
     direct_ = want_direct && direct();
@@ -104,7 +107,7 @@ void File::open_descriptor(int descriptor, bool want_direct) {
 
 // Sets size, alignment and direct(); throws for what is neither a regular file nor a block device.
 void File::inspect(int descriptor) {
-    struct statx info {};
+    struct statx info{};
     int result = sys::statx(descriptor, STATX_TYPE | STATX_SIZE | STATX_DIOALIGN, &info);
     if (result < 0) {
         fail(-result);
@@ -130,10 +133,11 @@ void File::inspect(int descriptor) {
         offset_alignment = std::bit_ceil(info.stx_dio_offset_align);
     }
     const uint32_t block = std::bit_ceil(info.stx_blksize);
-    alignment_.granule = std::max({static_cast<uint32_t>(sys::page_size()), offset_alignment, alignment_.memory,
-                                   block <= largest_block ? block : 0});
-    // "Says, and says 0" means that this file takes no direct I/O; silence means that the file system is older than the
-    // question. On a memory file system direct I/O would be a copy with conditions.
+    alignment_.granule = std::max({static_cast<uint32_t>(sys::page_size()), offset_alignment,
+                                   alignment_.memory, block <= largest_block ? block : 0});
+    // "Says, and says 0" means that this file takes no direct I/O; silence means that the file
+    // system is older than the question. On a memory file system direct I/O would be a copy with
+    // conditions.
     const bool possible = says ? info.stx_dio_offset_align != 0 : !is_memory(descriptor);
     direct_ = possible && (primary_ < 0 || direct());
 }
@@ -168,7 +172,7 @@ int64_t File::current_size() const {
     if (!regular_) {
         return static_cast<int64_t>(size_);
     }
-    struct statx info {};
+    struct statx info{};
     const int result = sys::statx(primary_, STATX_SIZE, &info);
     return result < 0 ? result : static_cast<int64_t>(info.stx_size);
 }

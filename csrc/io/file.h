@@ -1,9 +1,13 @@
 // One opened file: its descriptors, its size and what it asks of direct I/O.
-//   1. A path is opened once, with O_DIRECT when a request has a whole aligned unit; a file system that answers EINVAL
-//      or EOPNOTSUPP gets a plain open instead. O_NONBLOCK keeps the open of a FIFO from hanging, and is taken off.
-//   2. The caller's descriptor is reopened through /proc/self/fd, so that neither its flags (O_APPEND, O_DIRECT) nor its
+//   1. A path is opened once, with O_DIRECT when a request has a whole aligned unit; a file system
+//   that answers EINVAL
+//      or EOPNOTSUPP gets a plain open instead. O_NONBLOCK keeps the open of a FIFO from hanging,
+//      and is taken off.
+//   2. The caller's descriptor is reopened through /proc/self/fd, so that neither its flags
+//   (O_APPEND, O_DIRECT) nor its
 //      closing matter. Where that is refused it is duplicated. The caller's own is never closed.
-//   3. The second descriptor, without O_DIRECT, for head and tail, is reopened from the first: never by name, which
+//   3. The second descriptor, without O_DIRECT, for head and tail, is reopened from the first:
+//   never by name, which
 //      might mean another file by now.
 //   4. A direct request that fails with EINVAL takes O_DIRECT off the descriptor, once, for good.
 #pragma once
@@ -26,9 +30,10 @@ struct FileName {
 
 class File {
 public:
-    // For nbytes at offset, to be read or written (created with mode 0600, never truncated). Throws IoError.
-    static std::shared_ptr<File> open(const FileName& name, bool write, uint64_t nbytes, off_t offset,
-                                      DescriptorBudget::Token token);
+    // For nbytes at offset, to be read or written (created with mode 0600, never truncated). Throws
+    // IoError.
+    static std::shared_ptr<File> open(const FileName& name, bool write, uint64_t nbytes,
+                                      off_t offset, DescriptorBudget::Token token);
     ~File();
     File(const File&) = delete;
     File& operator=(const File&) = delete;
@@ -44,11 +49,12 @@ public:
         const int secondary = secondary_.load(std::memory_order_acquire);
         return secondary >= 0 ? secondary : primary_;
     }
-    // To be called before buffered_descriptor() is used on a file that is direct(). Any thread; throws IoError.
+    // To be called before buffered_descriptor() is used on a file that is direct(). Any thread;
+    // throws IoError.
     void need_buffered();
 
-    // Allocates the blocks of [offset, offset + nbytes): 0, or the errno of a disk that is full. A file system that
-    // cannot allocate is no error.
+    // Allocates the blocks of [offset, offset + nbytes): 0, or the errno of a disk that is full. A
+    // file system that cannot allocate is no error.
     int reserve(off_t offset, uint64_t nbytes);
     // Direct I/O failed with EINVAL: from now on this file is buffered. True the first time.
     bool refuse_direct();

@@ -4,7 +4,8 @@
 
 namespace deepnvme::io {
 
-int FixedBuffers::index_of(uint64_t serial, std::byte* base, size_t size, const std::byte* data, size_t nbytes) {
+int FixedBuffers::index_of(uint64_t serial, std::byte* base, size_t size, const std::byte* data,
+                           size_t nbytes) {
     if (last_ == nullptr || last_serial_ != serial) {
         auto found = pieces_.find(serial);
         if (found == pieces_.end()) {
@@ -34,7 +35,8 @@ void FixedBuffers::forget(uint64_t serial) {
 std::vector<int> FixedBuffers::register_pieces(std::byte* base, size_t size) {
     std::vector<int> indices;
     for (size_t position = 0; position < size; position += max_registered_bytes) {
-        const int index = engine_.register_buffer(base + position, std::min(max_registered_bytes, size - position));
+        const int index = engine_.register_buffer(base + position,
+                                                  std::min(max_registered_bytes, size - position));
         if (index < 0) {
             for (int registered : indices) {
                 engine_.unregister_buffer(registered);

@@ -1,6 +1,7 @@
-// Which memory an engine has registered. Mappings are registered at their first use, in pieces of at most
-// max_registered_bytes, known by serial (addresses are reused, serials are not), and taken out when the registry releases
-// them. Failing to register is no error: the memory is then used as any other.
+// Which memory an engine has registered. Mappings are registered at their first use, in pieces of
+// at most max_registered_bytes, known by serial (addresses are reused, serials are not), and taken
+// out when the registry releases them. Failing to register is no error: the memory is then used as
+// any other.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,10 @@ class FixedBuffers {
 public:
     explicit FixedBuffers(Engine& engine) : engine_(engine) {}
 
-    // The index for [data, data + nbytes) inside the mapping [base, base + size), registering it if it is new; -1
-    // where it is not registered or where the bytes lie across two pieces.
-    int index_of(uint64_t serial, std::byte* base, size_t size, const std::byte* data, size_t nbytes);
+    // The index for [data, data + nbytes) inside the mapping [base, base + size), registering it if
+    // it is new; -1 where it is not registered or where the bytes lie across two pieces.
+    int index_of(uint64_t serial, std::byte* base, size_t size, const std::byte* data,
+                 size_t nbytes);
     void forget(uint64_t serial);
 
 private:

@@ -12,7 +12,8 @@ constexpr uint32_t depth = 4;
 
 struct InlinePumps::InlinePump {
     explicit InlinePump(Counters& counters)
-        : engine(make_inline_engine(depth)), pump(*engine, {depth, largest_request, false}, counters) {}
+        : engine(make_inline_engine(depth)),
+          pump(*engine, {depth, largest_request, false}, counters) {}
     std::unique_ptr<Engine> engine;
     Pump pump;
 };

@@ -1,4 +1,5 @@
-// Small synchronous requests on the calling thread: handing one to a worker and waiting costs more than the transfer.
+// Small synchronous requests on the calling thread: handing one to a worker and waiting costs more
+// than the transfer.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,8 @@ public:
     InlinePumps();
     ~InlinePumps();
 
-    // Carries out the operation; it is over afterwards. Each calling thread has a pump to itself meanwhile.
+    // Carries out the operation; it is over afterwards. Each calling thread has a pump to itself
+    // meanwhile.
     void run(const std::shared_ptr<Operation>& operation);
     // Calls visit(counters) for every pump.
     template <typename Visit>

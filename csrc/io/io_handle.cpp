@@ -40,12 +40,14 @@ Failure failure_of(const Request& request, int error, const char* detail) {
 void check_range(const Request& request) {
     constexpr uint64_t last = INT64_MAX;
     if (request.offset < 0) {
-        throw std::invalid_argument("file_offset is " + std::to_string(request.offset) +
-                                    ", but must not be negative; give the byte of the file to start at");
+        throw std::invalid_argument(
+            "file_offset is " + std::to_string(request.offset) +
+            ", but must not be negative; give the byte of the file to start at");
     }
     if (request.nbytes > last - static_cast<uint64_t>(request.offset)) {
         throw std::invalid_argument("file_offset " + std::to_string(request.offset) + " plus " +
-                                    std::to_string(request.nbytes) + " bytes is beyond " + std::to_string(last) +
+                                    std::to_string(request.nbytes) + " bytes is beyond " +
+                                    std::to_string(last) +
                                     ", the end of any file; use a smaller file_offset");
     }
 }
@@ -63,8 +65,8 @@ struct IoHandle::Parts {
     std::shared_ptr<DescriptorBudget> budget;
     std::shared_ptr<Activity> activity = std::make_shared<Activity>();
     std::atomic<uint64_t> refused_at_open{0};
-    // Shared by whoever starts requests, exclusive for close(): what was started before is drained, what comes after is
-    // refused.
+    // Shared by whoever starts requests, exclusive for close(): what was started before is drained,
+    // what comes after is refused.
     std::shared_mutex closing;
     std::atomic<bool> closed{false};
     std::mutex ending;  // of the workers, by one closer
@@ -76,7 +78,8 @@ IoHandle::IoHandle(const HandleOptions& options, Backend backend)
     parts_ = std::make_unique<Parts>(options_);
     try {
         for (uint32_t i = 0; i < options_.intra_op_parallelism; ++i) {
-            parts_->workers.push_back(std::make_unique<Worker>(parts_->queue, options_, backend_.make));
+            parts_->workers.push_back(
+                std::make_unique<Worker>(parts_->queue, options_, backend_.make));
         }
     } catch (...) {
         close();
@@ -103,13 +106,14 @@ IoHandle::Parts& IoHandle::usable() const {
     return *parts_;
 }
 
-std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName& name, const Interrupt& interrupt,
-                                          OpenFiles* open_files) {
+std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName& name,
+                                          const Interrupt& interrupt, OpenFiles* open_files) {
     Parts& parts = usable();
     std::shared_ptr<File>* known = nullptr;
     if (open_files != nullptr && name.descriptor < 0) {
         // Small requests are opened without O_DIRECT, which large ones want: two entries.
-        const bool large = has_whole_unit(request.nbytes, request.offset, static_cast<uint32_t>(sys::page_size()));
+        const bool large =
+            has_whole_unit(request.nbytes, request.offset, static_cast<uint32_t>(sys::page_size()));
         known = &(*open_files)[name.path + (large ? '\1' : '\0')];
         if (*known != nullptr) {
             return *known;
@@ -117,7 +121,8 @@ std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName
     }
     for (;;) {
         try {
-            auto file = File::open(name, request.write, request.nbytes, request.offset, parts.budget->acquire(interrupt));
+            auto file = File::open(name, request.write, request.nbytes, request.offset,
+                                   parts.budget->acquire(interrupt));
             if (file->refused_at_open()) {
                 parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
             }
@@ -127,7 +132,8 @@ std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName
             return file;
         } catch (IoError& error) {
             // Descriptors held by requests in flight come back; others do not.
-            const bool out_of_descriptors = error.failure.error == EMFILE || error.failure.error == ENFILE;
+            const bool out_of_descriptors =
+                error.failure.error == EMFILE || error.failure.error == ENFILE;
             if (out_of_descriptors && parts.budget->wait_for_release(interrupt)) {
                 continue;
             }
@@ -139,8 +145,8 @@ std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName
 }
 
 std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& name,
-                                             const std::shared_ptr<OperationGroup>& group, const Interrupt& interrupt,
-                                             OpenFiles* open_files) {
+                                             const std::shared_ptr<OperationGroup>& group,
+                                             const Interrupt& interrupt, OpenFiles* open_files) {
     check_range(request);
     const std::shared_ptr<File> file = open_file(request, name, interrupt, open_files);
     const uint64_t end = static_cast<uint64_t>(request.offset) + request.nbytes;
@@ -158,9 +164,11 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
                          std::to_string(file->size()) + " bytes";
         throw IoError(failure);
     }
-    const PlanLimits limits{options_.block_size, std::min<size_t>(options_.block_size, PlanLimits{}.staged_block)};
-    auto plan = Plan::make(reinterpret_cast<uintptr_t>(request.data), request.nbytes, request.offset, file->alignment(),
-                           file->direct(), request.layout != nullptr, limits);
+    const PlanLimits limits{options_.block_size,
+                            std::min<size_t>(options_.block_size, PlanLimits{}.staged_block)};
+    auto plan =
+        Plan::make(reinterpret_cast<uintptr_t>(request.data), request.nbytes, request.offset,
+                   file->alignment(), file->direct(), request.layout != nullptr, limits);
     try {
         if (plan.uses_buffered()) {
             file->need_buffered();
@@ -170,15 +178,16 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
         error.failure.nbytes = request.nbytes;
         throw;
     }
-    // Blocks first: transfers then run side by side instead of extending the file one after the other, and a full disk is
-    // known before a byte has moved.
+    // Blocks first: transfers then run side by side instead of extending the file one after the
+    // other, and a full disk is known before a byte has moved.
     if (request.write && file->regular() && end > file->size() && plan.chunks_left() > 1) {
         if (const int error = file->reserve(request.offset, request.nbytes); error != 0) {
             failure.error = error;
             throw IoError(failure);
         }
     }
-    return std::make_shared<Operation>(std::move(request), file, std::move(plan), group, parts_->activity);
+    return std::make_shared<Operation>(std::move(request), file, std::move(plan), group,
+                                       parts_->activity);
 }
 
 void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
@@ -203,10 +212,12 @@ void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
 }
 
 bool IoHandle::runs_inline(uint64_t nbytes) const {
-    return options_.inline_small && nbytes <= std::min<uint64_t>(options_.block_size, InlinePumps::largest_request);
+    return options_.inline_small &&
+           nbytes <= std::min<uint64_t>(options_.block_size, InlinePumps::largest_request);
 }
 
-void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& group, const Interrupt& interrupt) {
+void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& group,
+                   const Interrupt& interrupt) {
     if (operation->chunks_left() > 0 && runs_inline(operation->nbytes())) {
         parts_->inline_pumps.run(operation);
     } else {
@@ -218,7 +229,9 @@ void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& 
 void IoHandle::sync_file(const FileName& name) {
     Parts& parts = usable();
     // The caller's descriptor as it is: fsync needs neither reading nor writing.
-    const int descriptor = name.descriptor >= 0 ? name.descriptor : sys::open(name.path.c_str(), O_RDONLY | O_NONBLOCK);
+    const int descriptor = name.descriptor >= 0
+                               ? name.descriptor
+                               : sys::open(name.path.c_str(), O_RDONLY | O_NONBLOCK);
     int result = descriptor;
     if (descriptor >= 0) {
         result = sys::sync(descriptor);
@@ -253,7 +266,9 @@ void IoHandle::close() {
     }
 }
 
-bool IoHandle::closed() const { return process_ != ::getpid() || parts_->closed.load(std::memory_order_acquire); }
+bool IoHandle::closed() const {
+    return process_ != ::getpid() || parts_->closed.load(std::memory_order_acquire);
+}
 
 IoHandle::Stats IoHandle::stats() const {
     if (process_ != ::getpid()) {

@@ -1,5 +1,6 @@
-// A handle: its options, its workers, and the way of a request into the queue. Every public method may be called from any
-// thread of the process that made it; a forked child gets an exception, and destroying the handle there does nothing.
+// A handle: its options, its workers, and the way of a request into the queue. Every public method
+// may be called from any thread of the process that made it; a forked child gets an exception, and
+// destroying the handle there does nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +25,8 @@ class Worker;
 
 class IoHandle {
 public:
-    // Starts the workers, each with an engine of its own. Throws what the factory throws; nothing is left behind then.
+    // Starts the workers, each with an engine of its own. Throws what the factory throws; nothing
+    // is left behind then.
     IoHandle(const HandleOptions& options, Backend backend);
     ~IoHandle();  // drains
 
@@ -34,23 +36,27 @@ public:
     // Files that one call over many requests has opened, so that each is opened once.
     using OpenFiles = std::unordered_map<std::string, std::shared_ptr<File>>;
 
-    // Opens the file and checks the range. Waits while too many files are held open by earlier requests. Throws
-    // std::invalid_argument, IoError, or what `interrupt` throws; the group does not expect the operation then.
+    // Opens the file and checks the range. Waits while too many files are held open by earlier
+    // requests. Throws std::invalid_argument, IoError, or what `interrupt` throws; the group does
+    // not expect the operation then.
     std::shared_ptr<Operation> prepare(Request request, const FileName& name,
-                                       const std::shared_ptr<OperationGroup>& group, const Interrupt& interrupt,
-                                       OpenFiles* open_files = nullptr);
+                                       const std::shared_ptr<OperationGroup>& group,
+                                       const Interrupt& interrupt, OpenFiles* open_files = nullptr);
     // Starts what prepare() made; each operation ends in its group, whatever happens.
     void enqueue(std::span<const std::shared_ptr<Operation>> operations);
 
-    // Whether run() does a request of this size on the calling thread, which then holds the memory itself.
+    // Whether run() does a request of this size on the calling thread, which then holds the memory
+    // itself.
     bool runs_inline(uint64_t nbytes) const;
     // Carries out what prepare() made and waits for it.
-    void run(const std::shared_ptr<Operation>& operation, OperationGroup& group, const Interrupt& interrupt);
+    void run(const std::shared_ptr<Operation>& operation, OperationGroup& group,
+             const Interrupt& interrupt);
 
     // fsync(2) of a file. Throws IoError.
     void sync_file(const FileName& name);
 
-    // Waits for everything started, then ends the workers. Later requests throw. Repeating it is harmless.
+    // Waits for everything started, then ends the workers. Later requests throw. Repeating it is
+    // harmless.
     void close();
     bool closed() const;
 
@@ -72,8 +78,8 @@ private:
     struct Parts;
 
     Parts& usable() const;  // throws in a forked child and after close()
-    std::shared_ptr<File> open_file(const Request& request, const FileName& name, const Interrupt& interrupt,
-                                    OpenFiles* open_files);
+    std::shared_ptr<File> open_file(const Request& request, const FileName& name,
+                                    const Interrupt& interrupt, OpenFiles* open_files);
 
     const HandleOptions options_;
     const Backend backend_;

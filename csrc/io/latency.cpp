@@ -24,7 +24,8 @@ double value_of(size_t bucket) {
         return static_cast<double>(bucket);
     }
     const auto shift = static_cast<int>(bucket / LatencyHistogram::sub_buckets) - 1;
-    const auto mantissa = static_cast<double>(LatencyHistogram::sub_buckets + bucket % LatencyHistogram::sub_buckets);
+    const auto mantissa =
+        static_cast<double>(LatencyHistogram::sub_buckets + bucket % LatencyHistogram::sub_buckets);
     return std::ldexp(mantissa + 0.5, shift);
 }
 

@@ -1,5 +1,5 @@
-// A histogram of durations with a bounded relative error: 16 buckets for each power of two of nanoseconds (the scheme of
-// HdrHistogram and of fio's completion latencies).
+// A histogram of durations with a bounded relative error: 16 buckets for each power of two of
+// nanoseconds (the scheme of HdrHistogram and of fio's completion latencies).
 #pragma once
 
 #include <array>

@@ -5,7 +5,8 @@
 
 namespace deepnvme::io {
 
-Layout::Layout(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides, size_t itemsize)
+Layout::Layout(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
+               size_t itemsize)
     : run_(itemsize), nbytes_(itemsize) {
     for (size_t i = 0; i < shape.size(); ++i) {
         nbytes_ *= static_cast<uint64_t>(shape[i]);

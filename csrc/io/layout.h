@@ -1,5 +1,5 @@
-// Strided memory as a row of bytes: copies any part of a tensor's elements, in their logical order, to or from
-// contiguous memory.
+// Strided memory as a row of bytes: copies any part of a tensor's elements, in their logical order,
+// to or from contiguous memory.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ public:
     void scatter(std::byte* base, uint64_t position, const std::byte* in, size_t nbytes) const;
 
 private:
-    // Calls piece(offset from base, length) for the contiguous pieces of [position, position + nbytes), in order.
+    // Calls piece(offset from base, length) for the contiguous pieces of [position, position +
+    // nbytes), in order.
     template <typename Piece>
     void walk(uint64_t position, size_t nbytes, Piece piece) const;
 

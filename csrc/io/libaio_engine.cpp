@@ -1,7 +1,10 @@
 // Linux native AIO through libaio.
-//   1. Contexts count against fs.aio-max-nr, machine-wide: io_setup's EAGAIN is reported as that limit.
-//   2. An IOCB_CMD_POLL on an eventfd is always in flight, so that wake() from another thread ends a blocking wait.
-//   3. io_event.res is unsigned in libaio's header: it is read as signed here, so that a failure is a failure.
+//   1. Contexts count against fs.aio-max-nr, machine-wide: io_setup's EAGAIN is reported as that
+//   limit.
+//   2. An IOCB_CMD_POLL on an eventfd is always in flight, so that wake() from another thread ends
+//   a blocking wait.
+//   3. io_event.res is unsigned in libaio's header: it is read as signed here, so that a failure is
+//   a failure.
 #include "io/libaio_engine.h"
 
 #include "sys/syscalls.h"
@@ -34,15 +37,19 @@ public:
         if (result < 0) {
             std::string hint;
             if (result == -EAGAIN) {
-                hint = " (fs.aio-max-nr is used up on this machine; raise it with sysctl, or lower queue_depth)";
+                hint =
+                    " (fs.aio-max-nr is used up on this machine; raise it with sysctl, or lower "
+                    "queue_depth)";
             }
-            throw EngineUnavailable(std::string("io_setup failed: ") + std::strerror(-result) + hint);
+            throw EngineUnavailable(std::string("io_setup failed: ") + std::strerror(-result) +
+                                    hint);
         }
         wake_fd_ = sys::event_descriptor(true);
         result = wake_fd_ < 0 ? wake_fd_ : arm_wake();
         if (result < 0) {
             release();
-            throw EngineUnavailable(std::string("eventfd or IOCB_CMD_POLL failed: ") + std::strerror(-result));
+            throw EngineUnavailable(std::string("eventfd or IOCB_CMD_POLL failed: ") +
+                                    std::strerror(-result));
         }
     }
 
@@ -87,7 +94,8 @@ public:
         const long room = static_cast<long>(std::min(completions.size(), events_.size()));
         int result = -sys::injected_fault("io_getevents");
         if (result == 0) {
-            // Without a poll in flight nothing but a completion would end the wait; a bounded wait cannot miss wake().
+            // Without a poll in flight nothing but a completion would end the wait; a bounded wait
+            // cannot miss wake().
             timespec bounded{0, 1'000'000};
             timespec* timeout = !wait ? &now : wake_armed_ ? nullptr : &bounded;
             result = ::io_getevents(context_, wait ? 1 : 0, room, events_.data(), timeout);
@@ -142,7 +150,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Engine> make_libaio_engine(uint32_t depth) { return std::make_unique<LibaioEngine>(depth); }
+std::unique_ptr<Engine> make_libaio_engine(uint32_t depth) {
+    return std::make_unique<LibaioEngine>(depth);
+}
 
 }  // namespace deepnvme::io
 

@@ -10,8 +10,8 @@
 
 namespace deepnvme::io {
 
-Operation::Operation(Request request, std::shared_ptr<File> file, Plan plan, std::shared_ptr<OperationGroup> group,
-                     std::shared_ptr<Activity> activity)
+Operation::Operation(Request request, std::shared_ptr<File> file, Plan plan,
+                     std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity)
     : request_(std::move(request)),
       file_(std::move(file)),
       group_(std::move(group)),
@@ -83,18 +83,23 @@ void Operation::validate() {
     std::vector<std::byte> memory(std::min<uint64_t>(piece, request_.nbytes));
     std::vector<std::byte> stored(memory.size());
     try {
-        // A writer's descriptor cannot read, so the file is opened anew; one byte asks for no O_DIRECT.
+        // A writer's descriptor cannot read, so the file is opened anew; one byte asks for no
+        // O_DIRECT.
         const FileName name{"/proc/self/fd/" + std::to_string(file_->buffered_descriptor())};
         auto reader = File::open(name, false, 1, 0, {});
         for (uint64_t position = 0; position < request_.nbytes; position += piece) {
-            const Chunk chunk{position, static_cast<uint32_t>(std::min<uint64_t>(piece, request_.nbytes - position)),
-                              false, true};
+            const Chunk chunk{
+                position,
+                static_cast<uint32_t>(std::min<uint64_t>(piece, request_.nbytes - position)), false,
+                true};
             copy_out(chunk, memory.data());
             for (size_t done = 0; done < chunk.nbytes;) {
-                const ssize_t result = sys::pread(reader->buffered_descriptor(), stored.data() + done,
-                                                  chunk.nbytes - done, offset(chunk) + static_cast<off_t>(done));
+                const ssize_t result =
+                    sys::pread(reader->buffered_descriptor(), stored.data() + done,
+                               chunk.nbytes - done, offset(chunk) + static_cast<off_t>(done));
                 if (result <= 0 && result != -EINTR) {
-                    fail(result < 0 ? static_cast<int>(-result) : EIO, "validation could not read the file back");
+                    fail(result < 0 ? static_cast<int>(-result) : EIO,
+                         "validation could not read the file back");
                     return;
                 }
                 done += result > 0 ? static_cast<size_t>(result) : 0;

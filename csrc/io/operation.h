@@ -1,4 +1,5 @@
-// One request in flight: its chunks, its bytes done, its first error. It holds the memory until its last chunk is over.
+// One request in flight: its chunks, its bytes done, its first error. It holds the memory until its
+// last chunk is over.
 #pragma once
 
 #include <atomic>
@@ -20,10 +21,10 @@ struct Request {
     uint64_t nbytes = 0;
     off_t offset = 0;
     bool write = false;
-    bool validate = false;           // compare memory and file afterwards
-    std::shared_ptr<Layout> layout;  // of strided memory; null for contiguous
-    pin::RegionUse region;           // when the memory is pinned
-    std::shared_ptr<void> keepalive; // when it is not: let go by the last chunk
+    bool validate = false;            // compare memory and file afterwards
+    std::shared_ptr<Layout> layout;   // of strided memory; null for contiguous
+    pin::RegionUse region;            // when the memory is pinned
+    std::shared_ptr<void> keepalive;  // when it is not: let go by the last chunk
 };
 
 // What became of the requests of a handle.
@@ -35,14 +36,16 @@ struct Activity {
 
 class Operation {
 public:
-    Operation(Request request, std::shared_ptr<File> file, Plan plan, std::shared_ptr<OperationGroup> group,
-              std::shared_ptr<Activity> activity);
+    Operation(Request request, std::shared_ptr<File> file, Plan plan,
+              std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity);
 
     File& file() { return *file_; }
     bool write() const { return request_.write; }
     const pin::RegionUse& region() const { return request_.region; }
     std::byte* data(const Chunk& chunk) const { return request_.data + chunk.position; }
-    off_t offset(const Chunk& chunk) const { return request_.offset + static_cast<off_t>(chunk.position); }
+    off_t offset(const Chunk& chunk) const {
+        return request_.offset + static_cast<off_t>(chunk.position);
+    }
     uint64_t nbytes() const { return request_.nbytes; }
 
     // Between a chunk's place in memory and a staging block, strides included.
@@ -57,11 +60,12 @@ public:
 
     bool failed() const { return failed_.load(std::memory_order_acquire); }
     void fail(int error, const std::string& detail = {});  // the first call counts
-    // `chunks` are over, with `nbytes` moved between them. The last one lets the memory and the file go and reports to
-    // the group. A request of no bytes is over with finish(0, 0).
+    // `chunks` are over, with `nbytes` moved between them. The last one lets the memory and the
+    // file go and reports to the group. A request of no bytes is over with finish(0, 0).
     void finish(uint64_t chunks, uint64_t nbytes);
 
-    // Keeps the memory for ever: for a transfer that the kernel may still carry out although its engine is broken.
+    // Keeps the memory for ever: for a transfer that the kernel may still carry out although its
+    // engine is broken.
     void leak_memory();
 
 private:

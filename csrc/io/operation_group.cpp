@@ -42,10 +42,12 @@ void OperationGroup::wait(const Interrupt& interrupt) {
     wait_interruptibly(lock, finished_, interrupt, [&] { return pending_ == 0; });
 }
 
-bool OperationGroup::wait_for(std::chrono::steady_clock::duration timeout, const Interrupt& interrupt) {
+bool OperationGroup::wait_for(std::chrono::steady_clock::duration timeout,
+                              const Interrupt& interrupt) {
     std::unique_lock lock(mutex_);
-    return wait_interruptibly(lock, finished_, interrupt, [&] { return pending_ == 0; },
-                              std::chrono::steady_clock::now() + timeout);
+    return wait_interruptibly(
+        lock, finished_, interrupt, [&] { return pending_ == 0; },
+        std::chrono::steady_clock::now() + timeout);
 }
 
 OperationGroup::Outcome OperationGroup::outcome() const {

@@ -1,5 +1,6 @@
-// What a caller waits for: one synchronous request, one future, one call over many tensors, or the asynchronous requests
-// of a handle since its last wait(). Counts operations and collects every failure.
+// What a caller waits for: one synchronous request, one future, one call over many tensors, or the
+// asynchronous requests of a handle since its last wait(). Counts operations and collects every
+// failure.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,7 @@ public:
     void withdraw();
 
     bool done() const;
-    void wait(const Interrupt& interrupt);           // until nothing is expected any more
+    void wait(const Interrupt& interrupt);  // until nothing is expected any more
     // The same for at most `timeout`; false when it has passed.
     bool wait_for(std::chrono::steady_clock::duration timeout, const Interrupt& interrupt);
 
@@ -36,7 +37,8 @@ public:
     };
     Outcome outcome() const;
 
-    // Called once, as soon as nothing is expected any more (at once if so already), from whichever thread finishes.
+    // Called once, as soon as nothing is expected any more (at once if so already), from whichever
+    // thread finishes.
     void when_done(std::function<void()> callback);
 
 private:

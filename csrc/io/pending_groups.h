@@ -12,7 +12,8 @@ namespace deepnvme::io {
 
 class PendingGroups {
 public:
-    // A place in the current group, held while a request is made: a wait() in another thread waits for it too.
+    // A place in the current group, held while a request is made: a wait() in another thread waits
+    // for it too.
     class Place {
     public:
         explicit Place(std::shared_ptr<OperationGroup> group) : group_(std::move(group)) {}
@@ -38,7 +39,8 @@ public:
         return Place(groups_.back());
     }
 
-    // Waits for everything that joined, and forgets it. When `interrupt` throws, nothing is forgotten.
+    // Waits for everything that joined, and forgets it. When `interrupt` throws, nothing is
+    // forgotten.
     OperationGroup::Outcome wait(const Interrupt& interrupt) {
         std::vector<std::shared_ptr<OperationGroup>> waited;
         {
@@ -59,7 +61,8 @@ public:
             OperationGroup::Outcome outcome = group->outcome();
             total.completed += outcome.completed;
             total.nbytes += outcome.nbytes;
-            total.failures.insert(total.failures.end(), outcome.failures.begin(), outcome.failures.end());
+            total.failures.insert(total.failures.end(), outcome.failures.begin(),
+                                  outcome.failures.end());
         }
         return total;
     }

@@ -17,12 +17,13 @@ bool has_whole_unit(uint64_t nbytes, off_t offset, uint32_t granule) {
     return round_up(first, granule) + granule <= first + nbytes;
 }
 
-Plan Plan::make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignment& alignment, bool direct,
-                bool strided, const PlanLimits& limits) {
+Plan Plan::make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignment& alignment,
+                bool direct, bool strided, const PlanLimits& limits) {
     Plan plan;
     const uint64_t granule = alignment.granule;
     const size_t block = std::min(limits.block, max_transfer_bytes);
-    const size_t any_block = std::max<size_t>(strided ? std::min(block, limits.staged_block) : block, 1);
+    const size_t any_block =
+        std::max<size_t>(strided ? std::min(block, limits.staged_block) : block, 1);
     if (!direct || !has_whole_unit(nbytes, offset, alignment.granule)) {
         plan.append(0, nbytes, any_block, false, strided);
         return plan;
@@ -31,7 +32,8 @@ Plan Plan::make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignmen
     const uint64_t body_begin = round_up(first, granule) - first;
     const uint64_t body_end = round_down(first + nbytes, granule) - first;
     const bool staged = strided || (address + body_begin) % alignment.memory != 0;
-    const size_t body_block = std::max(round_down(staged ? std::min(block, limits.staged_block) : block, granule), granule);
+    const size_t body_block = std::max(
+        round_down(staged ? std::min(block, limits.staged_block) : block, granule), granule);
     plan.append(0, body_begin, any_block, false, strided);
     plan.append(body_begin, body_end, body_block, true, staged);
     plan.append(body_end, nbytes, any_block, false, strided);
@@ -50,8 +52,8 @@ bool Plan::next(Chunk& chunk) {
     }
     const Segment& segment = segments_[current_];
     const uint64_t left = segment.end - position_;
-    chunk = {position_, static_cast<uint32_t>(std::min<uint64_t>(left, segment.chunk_bytes)), segment.direct,
-             segment.staged};
+    chunk = {position_, static_cast<uint32_t>(std::min<uint64_t>(left, segment.chunk_bytes)),
+             segment.direct, segment.staged};
     position_ += chunk.nbytes;
     if (position_ == segment.end) {
         ++current_;
@@ -70,11 +72,13 @@ uint64_t Plan::chunks_left() const {
 }
 
 bool Plan::uses_buffered() const {
-    return std::any_of(segments_.begin(), segments_.begin() + count_, [](const Segment& s) { return !s.direct; });
+    return std::any_of(segments_.begin(), segments_.begin() + count_,
+                       [](const Segment& s) { return !s.direct; });
 }
 
 bool Plan::uses_direct() const {
-    return std::any_of(segments_.begin(), segments_.begin() + count_, [](const Segment& s) { return s.direct; });
+    return std::any_of(segments_.begin(), segments_.begin() + count_,
+                       [](const Segment& s) { return s.direct; });
 }
 
 }  // namespace deepnvme::io

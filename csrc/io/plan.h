@@ -1,4 +1,5 @@
-// Pure function: request + alignment -> segments, and segments -> chunks. No system calls, no state.
+// Pure function: request + alignment -> segments, and segments -> chunks. No system calls, no
+// state.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +13,10 @@ namespace deepnvme::io {
 // What a file asks of direct I/O, in bytes, each a power of two.
 struct Alignment {
     uint32_t memory = 4096;  // of buffer addresses
-    // Of file offsets and lengths, and at least a page and a file-system block: the unit that the page cache reads,
-    // modifies and writes back. Direct and buffered I/O of one file never meet inside such a unit, so that neither
-    // two segments of one request nor two writers of neighbouring bytes can undo each other's bytes.
+    // Of file offsets and lengths, and at least a page and a file-system block: the unit that the
+    // page cache reads, modifies and writes back. Direct and buffered I/O of one file never meet
+    // inside such a unit, so that neither two segments of one request nor two writers of
+    // neighbouring bytes can undo each other's bytes.
     uint32_t granule = 4096;
 };
 
@@ -41,13 +43,14 @@ struct Chunk {
 
 class Plan {
 public:
-    // How `nbytes` at `address` travel to or from `offset`. `direct` says whether the file takes direct I/O at all,
-    // `strided` that the elements do not lie one behind the other in memory, so that every byte is copied.
-    static Plan make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignment& alignment, bool direct,
-                     bool strided, const PlanLimits& limits);
+    // How `nbytes` at `address` travel to or from `offset`. `direct` says whether the file takes
+    // direct I/O at all, `strided` that the elements do not lie one behind the other in memory, so
+    // that every byte is copied.
+    static Plan make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignment& alignment,
+                     bool direct, bool strided, const PlanLimits& limits);
 
-    bool next(Chunk& chunk);             // the next chunk, in order; false after the last
-    uint64_t chunks_left() const;        // that next() has not given out
+    bool next(Chunk& chunk);       // the next chunk, in order; false after the last
+    uint64_t chunks_left() const;  // that next() has not given out
     bool uses_buffered() const;
     bool uses_direct() const;
 
@@ -60,7 +63,8 @@ private:
     uint64_t position_ = 0;
 };
 
-// Whether any whole unit of `granule` bytes lies in [offset, offset + nbytes): without one, direct I/O is no use.
+// Whether any whole unit of `granule` bytes lies in [offset, offset + nbytes): without one, direct
+// I/O is no use.
 bool has_whole_unit(uint64_t nbytes, off_t offset, uint32_t granule);
 
 }  // namespace deepnvme::io

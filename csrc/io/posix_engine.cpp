@@ -1,4 +1,5 @@
-// Threads that call pread and pwrite. Threads start as they are needed, up to the depth or max_threads.
+// Threads that call pread and pwrite. Threads start as they are needed, up to the depth or
+// max_threads.
 #include "io/posix_engine.h"
 
 #include <algorithm>
@@ -149,8 +150,12 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Engine> make_posix_engine(uint32_t depth) { return std::make_unique<PosixEngine>(depth); }
+std::unique_ptr<Engine> make_posix_engine(uint32_t depth) {
+    return std::make_unique<PosixEngine>(depth);
+}
 
-std::unique_ptr<Engine> make_inline_engine(uint32_t /*depth*/) { return std::make_unique<InlineEngine>(); }
+std::unique_ptr<Engine> make_inline_engine(uint32_t /*depth*/) {
+    return std::make_unique<InlineEngine>();
+}
 
 }  // namespace deepnvme::io

@@ -19,8 +19,9 @@ struct EngineReport {
 // Every engine, best first. Makes and destroys one of each.
 std::vector<EngineReport> probe_engines();
 
-// The factory of a backend by name: "io_uring", "libaio", "posix", or "auto" for the first that is usable.
-// Throws std::invalid_argument for another name, EngineUnavailable when a named one cannot run here.
+// The factory of a backend by name: "io_uring", "libaio", "posix", or "auto" for the first that is
+// usable. Throws std::invalid_argument for another name, EngineUnavailable when a named one cannot
+// run here.
 struct Backend {
     std::string name;
     EngineFactory make;

@@ -10,8 +10,9 @@
 namespace deepnvme::io {
 namespace {
 
-constexpr uint32_t patience = 16;           // tries without progress before a plain blocking call
-constexpr uint32_t reap_patience = 10'000;  // failures of the engine itself, in a row, before it is given up
+constexpr uint32_t patience = 16;  // tries without progress before a plain blocking call
+constexpr uint32_t reap_patience =
+    10'000;  // failures of the engine itself, in a row, before it is given up
 constexpr size_t completions_at_once = 128;
 
 uint64_t now() {
@@ -81,11 +82,12 @@ bool Pump::prepare(uint32_t index) {
             copied_waiting_ += chunk.nbytes;
         }
         // Serial 0 is no mapping of the registry's: it stands for the staging blocks.
-        slot.fixed = fixed_.index_of(0, staging_.mapping().data(), staging_.mapping().size(), slot.block, chunk.nbytes);
+        slot.fixed = fixed_.index_of(0, staging_.mapping().data(), staging_.mapping().size(),
+                                     slot.block, chunk.nbytes);
     } else if (slot.direct && operation.region()) {
         const pin::PageMapping& pages = operation.region()->mapping()->pages;
-        slot.fixed = fixed_.index_of(operation.region()->mapping()->serial, pages.data(), pages.size(),
-                                     operation.data(chunk), chunk.nbytes);
+        slot.fixed = fixed_.index_of(operation.region()->mapping()->serial, pages.data(),
+                                     pages.size(), operation.data(chunk), chunk.nbytes);
     }
     return true;
 }
@@ -221,12 +223,13 @@ void Pump::advance(uint32_t index, uint32_t nbytes) {
     }
     counters_.short_transfers.add(1);
     if (slot.direct) {
-        if (!operation.write() && operation.offset(chunk) + slot.done >= operation.file().current_size()) {
+        if (!operation.write() &&
+            operation.offset(chunk) + slot.done >= operation.file().current_size()) {
             fail(index, ENODATA, "end of file");
             return;
         }
-        // Direct I/O goes on from an aligned position only: the bytes behind it move once more. Where that would be
-        // no progress, the page cache takes over.
+        // Direct I/O goes on from an aligned position only: the bytes behind it move once more.
+        // Where that would be no progress, the page cache takes over.
         slot.done &= ~(operation.file().alignment().granule - 1);
         if (slot.done <= before) {
             slot.done = before;
@@ -238,7 +241,8 @@ void Pump::advance(uint32_t index, uint32_t nbytes) {
     ready_.push_back(index);
 }
 
-// The rest of this chunk goes through the page cache. False when the file cannot be had that way: the chunk has failed.
+// The rest of this chunk goes through the page cache. False when the file cannot be had that way:
+// the chunk has failed.
 bool Pump::leave_direct(uint32_t index) {
     try {
         slots_[index].piece.operation->file().need_buffered();
@@ -313,7 +317,8 @@ void Pump::release(uint32_t index, uint64_t nbytes) {
     operation->finish(1, nbytes);
 }
 
-// The engine fails for good. What it holds may still be carried out by the kernel, so that memory is never let go.
+// The engine fails for good. What it holds may still be carried out by the kernel, so that memory
+// is never let go.
 void Pump::abandon_all(int error) {
     broken_ = error;
     for (uint32_t index = 0; index < slots_.size(); ++index) {

@@ -1,13 +1,16 @@
-// One engine's transfers in flight: starts chunks, checks every completion, resubmits what is left of a short one.
-// Owned by one thread, like its engine.
+// One engine's transfers in flight: starts chunks, checks every completion, resubmits what is left
+// of a short one. Owned by one thread, like its engine.
 //
 // A chunk's life:
-//   1. add() gives it a slot. A staged chunk waits for a staging block; a staged write is copied into it.
+//   1. add() gives it a slot. A staged chunk waits for a staging block; a staged write is copied
+//   into it.
 //   2. submit() hands slots to the engine. What it does not take stays first in line.
-//   3. reap() looks at every result. Moved in full: a staged read is copied out, the chunk is over. Short: the rest goes
-//      back in line, from an aligned position. EINTR or EAGAIN: again, `patience` times, then once more by a plain
-//      blocking call. EINVAL or EOPNOTSUPP on a direct transfer: the file goes through the page cache from now on.
-//      Anything else, or no progress at the end of a file, fails the operation.
+//   3. reap() looks at every result. Moved in full: a staged read is copied out, the chunk is over.
+//   Short: the rest goes
+//      back in line, from an aligned position. EINTR or EAGAIN: again, `patience` times, then once
+//      more by a plain blocking call. EINVAL or EOPNOTSUPP on a direct transfer: the file goes
+//      through the page cache from now on. Anything else, or no progress at the end of a file,
+//      fails the operation.
 #pragma once
 
 #include <deque>
@@ -54,8 +57,8 @@ public:
 private:
     struct Slot {
         Piece piece;
-        uint32_t done = 0;           // bytes of the chunk moved
-        bool direct = false;         // still past the page cache
+        uint32_t done = 0;    // bytes of the chunk moved
+        bool direct = false;  // still past the page cache
         int fixed = -1;
         std::byte* block = nullptr;  // staging
         uint32_t stalls = 0;         // tries in a row without progress

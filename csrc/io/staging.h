@@ -1,6 +1,6 @@
-// Aligned blocks through which bytes are copied when memory and file disagree on alignment, or memory is strided. One
-// mapping on huge pages, made at the first use, cut into runs of pages. It is not page-locked: it works under any memlock
-// limit and counts as nobody's pinned memory.
+// Aligned blocks through which bytes are copied when memory and file disagree on alignment, or
+// memory is strided. One mapping on huge pages, made at the first use, cut into runs of pages. It
+// is not page-locked: it works under any memlock limit and counts as nobody's pinned memory.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ public:
 
     explicit Staging(size_t nbytes) : nbytes_(nbytes) {}
 
-    // A page-aligned block, or null while too many are taken. Throws std::bad_alloc when there is no memory at all.
+    // A page-aligned block, or null while too many are taken. Throws std::bad_alloc when there is
+    // no memory at all.
     std::byte* take(size_t nbytes);
     void give_back(std::byte* block, size_t nbytes);
 

@@ -1,8 +1,11 @@
 // io_uring through liburing.
-//   1. The ring belongs to the thread that makes it (SINGLE_ISSUER | DEFER_TASKRUN where the kernel has them, fewer
+//   1. The ring belongs to the thread that makes it (SINGLE_ISSUER | DEFER_TASKRUN where the kernel
+//   has them, fewer
 //      flags where it does not; io_uring_setup(2)).
-//   2. A read of an eventfd is always in flight, so that wake() from another thread ends a blocking wait.
-//   3. Fixed buffers live in a sparse table, filled slot by slot; a kernel without one just has no fixed buffers.
+//   2. A read of an eventfd is always in flight, so that wake() from another thread ends a blocking
+//   wait.
+//   3. Fixed buffers live in a sparse table, filled slot by slot; a kernel without one just has no
+//   fixed buffers.
 #include "io/uring_engine.h"
 
 #include "sys/syscalls.h"
@@ -48,8 +51,8 @@ public:
 
     std::string_view name() const override { return "io_uring"; }
 
-    // A queued entry that io_uring_enter did not take (EAGAIN, EBUSY, EINTR) stays in the ring, and every later
-    // submit() or reap() offers it again: it counts as started.
+    // A queued entry that io_uring_enter did not take (EAGAIN, EBUSY, EINTR) stays in the ring, and
+    // every later submit() or reap() offers it again: it counts as started.
     int submit(std::span<const Transfer> transfers) override {
         int queued = 0;
         for (const Transfer& transfer : transfers) {
@@ -74,7 +77,8 @@ public:
         const bool wait = block && !std::exchange(woken_, false);
         int result = -sys::injected_fault("io_uring_enter");
         if (result == 0) {
-            // Completions appear only when the owner enters the kernel (DEFER_TASKRUN), also without waiting.
+            // Completions appear only when the owner enters the kernel (DEFER_TASKRUN), also
+            // without waiting.
             result = wait ? ::io_uring_submit_and_wait(&ring_, 1)
                           : ::io_uring_submit_and_get_events(&ring_);
         }
@@ -110,7 +114,8 @@ public:
     void unregister_buffer(int index) override {
         iovec none{nullptr, 0};
         __u64 tag = 0;
-        ::io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(index), &none, &tag, 1);
+        ::io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(index), &none, &tag,
+                                               1);
         free_slots_.push_back(index);
     }
 
@@ -133,12 +138,14 @@ private:
                 params.flags = flags;
                 result = ::io_uring_queue_init_params(entries, &ring_, &params);
             }
-            if (result != -EINVAL) {  // EINVAL is how an older kernel answers a flag that it does not know
+            if (result !=
+                -EINVAL) {  // EINVAL is how an older kernel answers a flag that it does not know
                 break;
             }
         }
         if (result < 0) {
-            throw EngineUnavailable(std::string("io_uring_setup failed: ") + std::strerror(-result) + hint(-result));
+            throw EngineUnavailable(std::string("io_uring_setup failed: ") +
+                                    std::strerror(-result) + hint(-result));
         }
     }
 
@@ -146,7 +153,8 @@ private:
         switch (error) {
             case EPERM:
             case EACCES:
-                return " (forbidden by seccomp or by kernel.io_uring_disabled; allow it, or use libaio or posix)";
+                return " (forbidden by seccomp or by kernel.io_uring_disabled; allow it, or use "
+                       "libaio or posix)";
             case ENOSYS:
                 return " (the kernel has no io_uring; use libaio or posix)";
             case ENOMEM:
@@ -220,7 +228,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Engine> make_uring_engine(uint32_t depth) { return std::make_unique<UringEngine>(depth); }
+std::unique_ptr<Engine> make_uring_engine(uint32_t depth) {
+    return std::make_unique<UringEngine>(depth);
+}
 
 }  // namespace deepnvme::io
 

@@ -79,7 +79,9 @@ void WorkQueue::take(size_t room, std::vector<Piece>& pieces) {
 bool WorkQueue::wait(Worker& worker) {
     std::unique_lock lock(mutex_);
     ++idle_;
-    work_.wait(lock, [&] { return !operations_.empty() || stopping_ || !worker.released_mappings.empty(); });
+    work_.wait(lock, [&] {
+        return !operations_.empty() || stopping_ || !worker.released_mappings.empty();
+    });
     --idle_;
     return !operations_.empty() || !stopping_;
 }

@@ -1,5 +1,6 @@
-// The requests of one handle that have chunks left to start, shared by its workers. First come, first served; every worker
-// takes from the front, so that many small requests run as deep as one large one.
+// The requests of one handle that have chunks left to start, shared by its workers. First come,
+// first served; every worker takes from the front, so that many small requests run as deep as one
+// large one.
 #pragma once
 
 #include <condition_variable>
@@ -20,9 +21,9 @@ public:
 
     // What the queue knows of a worker; its members are under the queue's lock.
     struct Worker {
-        Engine* engine = nullptr;                // to wake it; null before it starts and after it ends
-        bool blocked_with_room = false;          // it waits for completions but could start more
-        std::vector<uint64_t> released_mappings; // to be taken out of its engine
+        Engine* engine = nullptr;        // to wake it; null before it starts and after it ends
+        bool blocked_with_room = false;  // it waits for completions but could start more
+        std::vector<uint64_t> released_mappings;  // to be taken out of its engine
     };
     void join(Worker& worker, Engine& engine);
     void leave(Worker& worker);
@@ -31,12 +32,13 @@ public:
     // Lets the workers end once nothing is left to start.
     void stop();
 
-    // Moves up to `room` chunks to `pieces`. A worker takes no more than its fair part of what is left, so that the
-    // others find some.
+    // Moves up to `room` chunks to `pieces`. A worker takes no more than its fair part of what is
+    // left, so that the others find some.
     void take(size_t room, std::vector<Piece>& pieces);
     // The same after waiting for something to do: chunks, released mappings, or the end (false).
     bool wait(Worker& worker);
-    // To be called before a blocking reap: false when there is something to start (or to unregister) first.
+    // To be called before a blocking reap: false when there is something to start (or to
+    // unregister) first.
     bool may_block(Worker& worker, bool has_room);
     std::vector<uint64_t> unblocked(Worker& worker);  // after it; the mappings released meanwhile
 

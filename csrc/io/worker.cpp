@@ -8,7 +8,8 @@
 namespace deepnvme::io {
 namespace {
 
-constexpr size_t copies_before_submit = 256 << 10;  // bytes; the drive starts on the first while the next are copied
+constexpr size_t copies_before_submit =
+    256 << 10;  // bytes; the drive starts on the first while the next are copied
 
 }  // namespace
 
@@ -19,7 +20,8 @@ Worker::Worker(WorkQueue& queue, const HandleOptions& options, const EngineFacto
     thread_ = sys::start_thread("dnvme-worker", [this, make_engine, made] {
         std::unique_ptr<Engine> engine;
         try {
-            engine = make_engine(options_.queue_depth);  // here: a ring belongs to the thread that makes it
+            engine = make_engine(
+                options_.queue_depth);  // here: a ring belongs to the thread that makes it
         } catch (...) {
             made->set_exception(std::current_exception());
             return;
@@ -46,10 +48,11 @@ void Worker::join() {
 void Worker::run(Engine& engine) {
     queue_.join(entry_, engine);
     {
-        Pump pump(engine, {options_.queue_depth, Staging::default_bytes, options_.single_submit}, counters_);
+        Pump pump(engine, {options_.queue_depth, Staging::default_bytes, options_.single_submit},
+                  counters_);
         auto& registry = pin::deepspeed_pin_tensor_t::instance();
-        const uint64_t listener =
-            registry.add_release_listener([this](uint64_t serial) { queue_.mapping_released(entry_, serial); });
+        const uint64_t listener = registry.add_release_listener(
+            [this](uint64_t serial) { queue_.mapping_released(entry_, serial); });
         std::vector<Piece> pieces;
         for (;;) {
             for (uint64_t serial : queue_.unblocked(entry_)) {

@@ -33,7 +33,7 @@ constexpr unsigned kCapIpcLock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does
 
 PinError pin_error(int error, size_t nbytes) {
     const LockedMemory memory = locked_memory();
-    struct rlimit configured {};
+    struct rlimit configured{};
     ::getrlimit(RLIMIT_MEMLOCK, &configured);
     const std::string limit = configured.rlim_cur == RLIM_INFINITY
                                   ? "unlimited"
@@ -151,7 +151,7 @@ LockedMemory locked_memory() {
             capabilities = std::strtoull(line.c_str() + 7, nullptr, 16);
         }
     }
-    struct rlimit limit {};
+    struct rlimit limit{};
     const bool enforced = (capabilities >> kCapIpcLock & 1) == 0;
     if (enforced && ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         memory.limit = limit.rlim_cur;

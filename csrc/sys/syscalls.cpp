@@ -39,9 +39,9 @@ int injected_fault(const char* call) {
     return hook == nullptr ? 0 : hook(call);
 }
 
-#define DEEPNVME_INJECT(call)                      \
-    if (int injected = injected_fault(call)) {     \
-        return static_cast<int>(-injected);        \
+#define DEEPNVME_INJECT(call)                  \
+    if (int injected = injected_fault(call)) { \
+        return static_cast<int>(-injected);    \
     }
 
 void* map_anonymous(size_t nbytes, int* error) {
@@ -49,8 +49,8 @@ void* map_anonymous(size_t nbytes, int* error) {
     if (*error != 0) {
         return MAP_FAILED;
     }
-    void* address =
-        ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* address = ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *error = address == MAP_FAILED ? errno : 0;
     return address;
 }
@@ -108,7 +108,7 @@ int statx(int fd, unsigned mask, struct ::statx* out) {
 
 int64_t filesystem_magic(int fd) {
     DEEPNVME_INJECT("fstatfs")
-    struct statfs info {};
+    struct statfs info{};
     int result = restarted([&] { return ::fstatfs(fd, &info); });
     return result < 0 ? result : static_cast<int64_t>(static_cast<uint32_t>(info.f_type));
 }

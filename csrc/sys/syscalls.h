@@ -1,5 +1,6 @@
-// Every system call of the library, wrapped once: the value, or -errno. Nothing here throws, logs or retries,
-// except that calls documented as restartable are restarted on EINTR where that cannot lose an effect.
+// Every system call of the library, wrapped once: the value, or -errno. Nothing here throws, logs
+// or retries, except that calls documented as restartable are restarted on EINTR where that cannot
+// lose an effect.
 #pragma once
 
 #include <fcntl.h>
@@ -14,8 +15,9 @@ struct statx;
 
 namespace deepnvme::sys {
 
-// Called with the name of the system call before it is made; a non-zero result is the errno to fail with, and the
-// call is not made. Tests install one; null (the default) costs one relaxed load per call.
+// Called with the name of the system call before it is made; a non-zero result is the errno to fail
+// with, and the call is not made. Tests install one; null (the default) costs one relaxed load per
+// call.
 using FaultHook = int (*)(const char* call);
 void set_fault_hook(FaultHook hook);
 int injected_fault(const char* call);  // the errno that the hook asks for, or 0
@@ -23,8 +25,9 @@ int injected_fault(const char* call);  // the errno that the hook asks for, or 0
 // Memory. map_anonymous returns MAP_FAILED with the errno in *error.
 void* map_anonymous(size_t nbytes, int* error);
 int unmap(void* address, size_t nbytes);
-int lock_on_fault(void* address, size_t nbytes);  // mlock2(MLOCK_ONFAULT): charged now, locked as pages arrive
-int lock(void* address, size_t nbytes);           // mlock: for kernels without mlock2
+int lock_on_fault(void* address,
+                  size_t nbytes);  // mlock2(MLOCK_ONFAULT): charged now, locked as pages arrive
+int lock(void* address, size_t nbytes);  // mlock: for kernels without mlock2
 int unlock(void* address, size_t nbytes);
 int advise(void* address, size_t nbytes, int advice);
 

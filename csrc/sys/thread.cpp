@@ -13,7 +13,8 @@ std::thread start_thread(const char* name, std::function<void()> body) {
     if (int injected = injected_fault("clone")) {
         throw std::system_error(injected, std::generic_category(), "cannot start a thread");
     }
-    // The mask is inherited: blocked here, so that no signal can reach the thread before its first line.
+    // The mask is inherited: blocked here, so that no signal can reach the thread before its first
+    // line.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);

@@ -1,4 +1,5 @@
-// Threads of the library: named, and deaf to signals, so that signals reach the program's own threads.
+// Threads of the library: named, and deaf to signals, so that signals reach the program's own
+// threads.
 #pragma once
 
 #include <functional>

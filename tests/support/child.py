@@ -60,11 +60,11 @@ def child_answer(script: str, *arguments: object, **how: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def with_strace(log: Path, *expressions: str, paths: Sequence[Path] = ()) -> list[str]:
-    """The wrapper that runs a child under `strace -f`, with one `-e` for each expression; `log`
-    receives the trace.
+def with_strace(log: Path, *expressions: str, path: Path | Sequence[Path] = ()) -> list[str]:
+    """The wrapper that runs a child under `strace -f`, with one `-e` for each expression (FX7).
 
-    With `paths` only system calls on those files are seen, and only they are tampered with (FX7).
+    `log` receives the trace.  With `path`, one or several, only system calls on those files are
+    seen, and only they are tampered with.
     """
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
@@ -74,8 +74,8 @@ def with_strace(log: Path, *expressions: str, paths: Sequence[Path] = ()) -> lis
     if can.returncode != 0:
         pytest.skip(f"strace cannot trace here: {can.stderr.decode(errors='replace').strip()}")
     command = ["strace", "-f", "--seccomp-bpf", "-qq", "-v", "-o", str(log)]
-    for path in paths:
-        command += ["-P", str(path)]
+    for one in [path] if isinstance(path, Path) else path:
+        command += ["-P", str(one)]
     for expression in expressions:
         command += ["-e", expression]
     return command
