@@ -107,10 +107,7 @@ class DeviceTransfers:
             finally:
                 os.close(descriptor)
 
-        with self._lock:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, thread_name_prefix="aio-device")
-            return _DeviceTicket(self._thread.submit(carry_out))
+        return _DeviceTicket(self._executor().submit(carry_out))
 
     def start(
         self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
@@ -119,6 +116,31 @@ class DeviceTransfers:
         ticket = self.submit(tensor, filename, file_offset, write, validate)
         with self._lock:
             self._uncounted.append(ticket.future)
+
+    def submit_many(self, items: list[Any], write: bool) -> _DeviceTicket:
+        """Start transfers of host and device tensors together; one failure does not stop others."""
+        failures: list[AioError] = []
+        tickets: list[_io.Ticket | _DeviceTicket] = []
+        for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
+            try:
+                tickets.append(self.submit(buffer, filename, *(offset or [0]), write, False))
+            except AioError as error:
+                failures.append(error)
+        host_items = [item for item in items if not is_device_tensor(item[0])]
+        tickets.append(self._core.submit_many(host_items, write))
+
+        def collect() -> int:
+            nbytes = 0
+            for ticket in tickets:
+                ticket.wait()
+                try:
+                    nbytes += ticket.result()
+                except AioError as error:
+                    failures.extend(error.failures)
+            _raise_all(failures)
+            return nbytes
+
+        return _DeviceTicket(self._executor().submit(collect))  # behind the transfers it waits for
 
     def wait(self, wait_for_host: Callable[[], int]) -> int:
         """The number of operations, of host tensors and of device tensors, that are done now."""
@@ -146,9 +168,7 @@ class DeviceTransfers:
             count += wait_for_host()
         except AioError as error:
             failures += error.failures
-        if failures:
-            failures[0].failures = tuple(failures)
-            raise failures[0]
+        _raise_all(failures)
         return count
 
     def close(self) -> None:
@@ -158,6 +178,12 @@ class DeviceTransfers:
         if thread is not None:
             thread.shutdown()
         self._blocks.clear()
+
+    def _executor(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="aio-device")
+            return self._thread
 
     def _take_blocks(self) -> list[_Block]:
         if not self._blocks:
@@ -243,6 +269,13 @@ class DeviceTransfers:
             moved = file.readinto(stored)
         if moved != len(stored) or bytes(stored) != host.numpy().tobytes():
             raise AioError(5, "validation found that memory and file differ")
+
+
+def _raise_all(failures: list[AioError]) -> None:
+    """Raise the first failure, which lists them all; nothing when there is none."""
+    if failures:
+        failures[0].failures = tuple(failures)
+        raise failures[0]
 
 
 def _abandon(blocks: list[_Block]) -> None:

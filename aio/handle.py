@@ -13,7 +13,7 @@ from _deepnvme import io as _io
 from _deepnvme.io import AioError
 from aio.backends import backend_name
 from aio.device_transfer import DeviceTransfers, is_device_tensor
-from aio.futures import IOFuture
+from aio.futures import IOFuture, Ticket
 from aio.pin_handle import LockedTensors
 
 _logger = logging.getLogger("aio")
@@ -209,11 +209,11 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
 
     def submit_pread_many(self, items: Iterable[Item]) -> IOFuture:
         """pread_many as one future, whose result is the number of bytes."""
-        return IOFuture(self._core.submit_many(items, False))
+        return IOFuture(self._submit_many(items, False))
 
     def submit_pwrite_many(self, items: Iterable[Item]) -> IOFuture:
         """pwrite_many as one future, whose result is the number of bytes."""
-        return IOFuture(self._core.submit_many(items, True))
+        return IOFuture(self._submit_many(items, True))
 
     # ---- the rest ----
 
@@ -294,9 +294,17 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         return IOFuture(self._core.submit(buffer, filename, file_offset, write))
 
     def _many(self, items: Iterable[Item], write: bool) -> int:
-        ticket = self._core.submit_many(items, write)
+        items = list(items)
+        ticket = self._submit_many(items, write)
         ticket.wait()
-        return ticket.completed()
+        ticket.result()
+        return len(items)
+
+    def _submit_many(self, items: Iterable[Item], write: bool) -> Ticket:
+        items = list(items)
+        if any(is_device_tensor(item[0]) for item in items):
+            return self._devices.submit_many(items, write)
+        return self._core.submit_many(items, write)
 
     def _either(
         self,

@@ -41,7 +41,7 @@ def standard_library_text(max_characters: int = 2_000_000) -> Text:
         raise FileNotFoundError(f"no Python source found in {folder}")
     alphabet = "".join(sorted(set(text)))
     code_of = {character: code for code, character in enumerate(alphabet)}
-    return Text(torch.tensor([code_of[c] for c in text], dtype=torch.uint16), alphabet)
+    return Text(torch.tensor([code_of[c] for c in text], dtype=torch.int16), alphabet)
 
 
 def batches(text: Text, *, steps: int, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

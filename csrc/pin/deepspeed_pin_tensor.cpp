@@ -15,8 +15,8 @@
 namespace deepnvme::pin {
 namespace {
 
-constexpr size_t kSmallRegion = size_t{256} << 10;  // carved out of a slab up to this size
-constexpr size_t kDefaultCacheLimit = size_t{2} << 30;
+constexpr size_t small_region = size_t{256} << 10;  // carved out of a slab up to this size
+constexpr size_t default_cache_limit = size_t{2} << 30;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ deepspeed_pin_tensor_t& deepspeed_pin_tensor_t::instance() {
     return *registry;
 }
 
-deepspeed_pin_tensor_t::deepspeed_pin_tensor_t() : cache_limit_(kDefaultCacheLimit) {
+deepspeed_pin_tensor_t::deepspeed_pin_tensor_t() : cache_limit_(default_cache_limit) {
     // A lock that another thread holds at fork would stay held in the child for ever.
     const int error = ::pthread_atfork(
         [] {
@@ -68,7 +68,7 @@ std::shared_ptr<Region> deepspeed_pin_tensor_t::allocate(size_t nbytes, std::str
     // attached.
     const std::shared_ptr<Region> region(new Region(nbytes, tag, generation_.load()),
                                          [](Region* gone) { instance().recycle(gone); });
-    nbytes <= kSmallRegion ? attach_run(*region) : attach_mapping(*region);
+    nbytes <= small_region ? attach_run(*region) : attach_mapping(*region);
     const std::unique_lock lock(mutex_);
     enter(region);
     return region;

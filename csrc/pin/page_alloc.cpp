@@ -25,11 +25,11 @@
 namespace deepnvme::pin {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPiece = 8 * kHugePage;  // what a populating thread takes at a time
-constexpr unsigned kPopulateThreads =
-    4;                                // beyond this the kernel's page clearing is bound by memory
-constexpr unsigned kCapIpcLock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does not apply
+constexpr size_t huge_page = size_t{2} << 20;
+constexpr size_t populate_piece = 8 * huge_page;  // what a populating thread takes at a time
+constexpr unsigned populate_threads =
+    4;                                 // beyond this the kernel's page clearing is bound by memory
+constexpr unsigned cap_ipc_lock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does not apply
 
 PinError pin_error(int error, size_t nbytes) {
     const LockedMemory memory = locked_memory();
@@ -50,7 +50,7 @@ PinError pin_error(int error, size_t nbytes) {
 // Anonymous memory of `size` bytes, whose base is aligned to a huge page when one fits. 0 or
 // -errno.
 int map_aligned(size_t size, std::byte** base) {
-    const size_t slack = size >= kHugePage ? kHugePage - sys::page_size() : 0;
+    const size_t slack = size >= huge_page ? huge_page - sys::page_size() : 0;
     int error = 0;
     void* address = sys::map_anonymous(size + slack, &error);
     if (address == MAP_FAILED) {
@@ -61,7 +61,7 @@ int map_aligned(size_t size, std::byte** base) {
     if (slack == 0) {
         return 0;
     }
-    const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+    const size_t head = (huge_page - reinterpret_cast<uintptr_t>(start) % huge_page) % huge_page;
     *base = start + head;
     int result = head > 0 ? sys::unmap(start, head) : 0;
     if (result == 0 && slack > head) {
@@ -103,17 +103,18 @@ int populate(std::byte* data, size_t nbytes) {
     std::atomic<size_t> next{0};
     std::atomic<int> failure{0};
     auto work = [&] {
-        for (size_t at = next.fetch_add(kPiece); at < nbytes && failure == 0;
-             at = next.fetch_add(kPiece)) {
-            if (int result = populate_piece(data + at, std::min(kPiece, nbytes - at)); result < 0) {
+        for (size_t at = next.fetch_add(populate_piece); at < nbytes && failure == 0;
+             at = next.fetch_add(populate_piece)) {
+            if (int result = populate_piece(data + at, std::min(populate_piece, nbytes - at));
+                result < 0) {
                 failure = result;
             }
         }
     };
-    const size_t pieces = (nbytes + kPiece - 1) / kPiece;
+    const size_t pieces = (nbytes + populate_piece - 1) / populate_piece;
     const size_t wanted =
-        std::min<size_t>({std::thread::hardware_concurrency(), kPopulateThreads, pieces});
-    std::array<std::thread, kPopulateThreads> threads;
+        std::min<size_t>({std::thread::hardware_concurrency(), populate_threads, pieces});
+    std::array<std::thread, populate_threads> threads;
     try {
         for (size_t started = 1; started < wanted; ++started) {
             threads[started] = sys::start_thread("dn-populate", work);
@@ -152,7 +153,7 @@ LockedMemory locked_memory() {
         }
     }
     struct rlimit limit{};
-    const bool enforced = (capabilities >> kCapIpcLock & 1) == 0;
+    const bool enforced = (capabilities >> cap_ipc_lock & 1) == 0;
     if (enforced && ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         memory.limit = limit.rlim_cur;
     }
@@ -169,12 +170,12 @@ PageMapping::PageMapping(size_t nbytes, Residency residency) {
     std::byte* base = nullptr;
     size_t size = 0;
     int result = -ENOMEM;
-    if (nbytes <= SIZE_MAX - 2 * kHugePage) {  // so that rounding and slack cannot wrap
+    if (nbytes <= SIZE_MAX - 2 * huge_page) {  // so that rounding and slack cannot wrap
         size = round_up_to_page(nbytes);
         result = map_aligned(size, &base);
     }
     if (result == 0) {
-        if (size >= kHugePage) {
+        if (size >= huge_page) {
             sys::advise(base, size, MADV_HUGEPAGE);
         }
         result = wants_lock ? lock(base, size) : 0;

@@ -6,7 +6,7 @@
 namespace deepnvme::pin {
 namespace {
 
-constexpr size_t kWordBits = 64;
+constexpr size_t word_bits = 64;
 
 }  // namespace
 
@@ -14,7 +14,7 @@ RunAllocator::RunAllocator(size_t pages)
     : pages_(pages),
       free_pages_(pages),
       longest_(pages),
-      free_((pages + kWordBits - 1) / kWordBits, 0) {
+      free_((pages + word_bits - 1) / word_bits, 0) {
     mark(0, pages, true);
 }
 
@@ -24,8 +24,8 @@ std::optional<size_t> RunAllocator::allocate(size_t count) {
     }
     size_t run = 0;  // length of the free run that ends just before `page`
     for (size_t page = 0; page < pages_;) {
-        const uint64_t ahead = free_[page / kWordBits] >> (page % kWordBits);
-        const size_t left = kWordBits - page % kWordBits;  // the shift filled the rest with zeros
+        const uint64_t ahead = free_[page / word_bits] >> (page % word_bits);
+        const size_t left = word_bits - page % word_bits;  // the shift filled the rest with zeros
         if (const size_t used = std::min<size_t>(std::countr_zero(ahead), left); used > 0) {
             run = 0;
             page += used;
@@ -53,10 +53,10 @@ void RunAllocator::release(size_t first, size_t count) noexcept {
 
 void RunAllocator::mark(size_t first, size_t count, bool free) noexcept {
     for (size_t page = first; page < first + count;) {
-        const size_t bit = page % kWordBits;
-        const size_t bits = std::min(kWordBits - bit, first + count - page);
-        const uint64_t mask = (bits == kWordBits ? ~uint64_t{0} : (uint64_t{1} << bits) - 1) << bit;
-        uint64_t& word = free_[page / kWordBits];
+        const size_t bit = page % word_bits;
+        const size_t bits = std::min(word_bits - bit, first + count - page);
+        const uint64_t mask = (bits == word_bits ? ~uint64_t{0} : (uint64_t{1} << bits) - 1) << bit;
+        uint64_t& word = free_[page / word_bits];
         word = free ? word | mask : word & ~mask;
         page += bits;
     }

@@ -9,8 +9,8 @@
 namespace deepnvme::pin {
 namespace {
 
-constexpr size_t kMinSlab = size_t{2} << 20;  // one huge page
-constexpr size_t kMaxSlab = size_t{64} << 20;
+constexpr size_t smallest_slab = size_t{2} << 20;  // one huge page
+constexpr size_t largest_slab = size_t{64} << 20;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void SlabSet::add(std::shared_ptr<Slab> slab) {
 }
 
 size_t SlabSet::growth() const {
-    return std::clamp(bytes_ / 4 / kMinSlab * kMinSlab, kMinSlab, kMaxSlab);
+    return std::clamp(bytes_ / 4 / smallest_slab * smallest_slab, smallest_slab, largest_slab);
 }
 
 std::shared_ptr<Mapping> SlabSet::take_empty() {

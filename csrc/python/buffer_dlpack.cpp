@@ -79,7 +79,7 @@ BufferView view_dlpack(py::handle object) {
                                  " is not known here");
         }
         // A copy that the exporter made is lost when it goes, and with it what was read into it.
-        view.writable = (managed->flags & (dlpack::kReadOnly | dlpack::kCopied)) == 0;
+        view.writable = (managed->flags & (dlpack::flag_read_only | dlpack::flag_copied)) == 0;
         tensor = &managed->tensor;
     } else {
         auto* managed = consume<dlpack::ManagedTensor>(capsule, "dltensor", "used_dltensor");

@@ -41,8 +41,8 @@ struct Version {
     uint32_t minor;
 };
 
-constexpr uint64_t kReadOnly = 1;
-constexpr uint64_t kCopied = 2;
+constexpr uint64_t flag_read_only = 1;
+constexpr uint64_t flag_copied = 2;
 
 struct VersionedTensor {  // in a capsule named "dltensor_versioned"
     Version version;

@@ -76,8 +76,6 @@ public:
         return outcome.nbytes;
     }
 
-    uint64_t completed() const { return count_or_raise(group_->outcome()); }
-
     void notify(std::shared_ptr<io::CompletionChannel> channel, uint64_t token) const {
         check_process();
         group_->when_done([channel = std::move(channel), token] { channel->push(token); });
@@ -326,8 +324,6 @@ void bind_handle(py::module_& m) {
         .def("wait", &Ticket::wait, py::arg("timeout") = py::none(),
              "True when done, False after `timeout` seconds.")
         .def("result", &Ticket::result, "Bytes moved, once done; raises AioError for failures.")
-        .def("completed", &Ticket::completed,
-             "Operations completed, once done; raises AioError for failures.")
         .def("notify", &Ticket::notify, py::arg("channel"), py::arg("token"),
              "Push `token` to `channel` once done.");
     py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")

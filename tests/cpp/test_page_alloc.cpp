@@ -22,7 +22,7 @@ using test::locked_bytes;
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t MiB = size_t{1} << 20;
 
 // Fails the calls numbered [from, until) of one system call.
 struct Fault {
@@ -65,13 +65,13 @@ bool resident(const PageMapping& mapping) {
 void charged_by_the_page() {
     const size_t before = locked_bytes();
     for (size_t nbytes :
-         {size_t{1}, size_t{4096}, size_t{4097}, 2 * kMiB - 1, 2 * kMiB, 3 * kMiB + 1}) {
+         {size_t{1}, size_t{4096}, size_t{4097}, 2 * MiB - 1, 2 * MiB, 3 * MiB + 1}) {
         PageMapping mapping(nbytes, PageMapping::Residency::locked);
         CHECK(mapping.size() == pin::round_up_to_page(nbytes));
         CHECK(mapping.size() - nbytes < sys::page_size());
         CHECK(locked_bytes() - before == mapping.size());
         CHECK(reinterpret_cast<uintptr_t>(mapping.data()) %
-                  (nbytes >= 2 * kMiB ? 2 * kMiB : sys::page_size()) ==
+                  (nbytes >= 2 * MiB ? 2 * MiB : sys::page_size()) ==
               0);
         CHECK(mapping.locked() && resident(mapping));
         std::memset(mapping.data(), 0x5A, mapping.size());
@@ -89,7 +89,7 @@ void populated_in_parallel_or_alone() {
     for (const Fault& wanted :
          {Fault{}, Fault{"clone", EAGAIN, 0, 9}, Fault{"clone", EAGAIN, 1, 9}}) {
         const Injected injected(wanted);
-        const PageMapping mapping(70 * kMiB + 1, PageMapping::Residency::unlocked);
+        const PageMapping mapping(70 * MiB + 1, PageMapping::Residency::unlocked);
         CHECK(!mapping.locked() && resident(mapping));
     }
 }
@@ -99,7 +99,7 @@ void works_on_older_kernels() {
     for (const Fault& wanted : {Fault{"mlock", ENOSYS, 0, 1}, Fault{"mlock", EINVAL, 0, 1},
                                 Fault{"madvise", EINVAL, 0, 99}, Fault{"madvise", EINTR, 1, 4}}) {
         const Injected injected(wanted);
-        const PageMapping mapping(3 * kMiB, PageMapping::Residency::locked);
+        const PageMapping mapping(3 * MiB, PageMapping::Residency::locked);
         CHECK(calls >= wanted.until || wanted.until == 99);
         CHECK(resident(mapping) && locked_bytes() - before == mapping.size());
     }
@@ -113,10 +113,9 @@ void refused_at_every_step() {
           Fault{"mlock", EAGAIN, 0, 1}, Fault{"madvise", ENOMEM, 1, 2},
           Fault{"madvise", EFAULT, 1, 2}, Fault{"madvise", EHWPOISON, 1, 2}}) {
         const Injected injected(wanted);
-        CHECK_THROWS(PinError, error, PageMapping(3 * kMiB, PageMapping::Residency::locked)) {
+        CHECK_THROWS(PinError, error, PageMapping(3 * MiB, PageMapping::Residency::locked)) {
             const std::string_view message = error.what();
-            CHECK(error.error == wanted.error && error.nbytes == 3 * kMiB &&
-                  error.locked == before);
+            CHECK(error.error == wanted.error && error.nbytes == 3 * MiB && error.locked == before);
             CHECK(message.find("could not page-lock 3145728 bytes") == 0);
             CHECK(message.find(std::strerror(wanted.error)) != std::string_view::npos);
         }
@@ -136,13 +135,13 @@ void a_failure_leaves_nothing() {
     CHECK(test::mappings() == maps);
     // One piece of several fails, on whichever thread has it.
     const Injected injected(Fault{"madvise", ENOMEM, 3, 4});
-    CHECK_THROWS(std::bad_alloc, error, PageMapping(96 * kMiB, PageMapping::Residency::unlocked)) {}
+    CHECK_THROWS(std::bad_alloc, error, PageMapping(96 * MiB, PageMapping::Residency::unlocked)) {}
 }
 
 void a_refused_unlock_is_told() {
     const size_t before = locked_bytes();
     {
-        PageMapping mapping(kMiB, PageMapping::Residency::locked);
+        PageMapping mapping(MiB, PageMapping::Residency::locked);
         const Injected injected(Fault{"munlock", ENOMEM, 0, 1});
         mapping.unlock();
         CHECK(mapping.locked());

@@ -23,9 +23,9 @@ namespace {
 
 // Everything here stays below 8 MiB locked, the usual limit, so that the test runs without
 // privileges.
-constexpr size_t kKiB = size_t{1} << 10;
-constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kPage = 4096;
+constexpr size_t KiB = size_t{1} << 10;
+constexpr size_t MiB = size_t{1} << 20;
+constexpr size_t page = 4096;
 
 const size_t locked_before = test::locked_bytes();
 
@@ -47,7 +47,7 @@ pin::Stats checked_stats() {
 
 void start_empty() {
     sys::set_fault_hook(nullptr);
-    registry().set_cache_limit(64 * kMiB);
+    registry().set_cache_limit(64 * MiB);
     registry().empty_cache();
     const pin::Stats stats = checked_stats();
     CHECK(stats.in_use == 0 && stats.cached == 0 && stats.regions == 0);
@@ -60,47 +60,47 @@ bool mapped(const void* address) {
 
 void lookup_is_by_the_whole_span() {
     start_empty();
-    const auto first = registry().allocate(3 * kPage, "a");
-    const auto second = registry().allocate(kPage + 1, "b");
+    const auto first = registry().allocate(3 * page, "a");
+    const auto second = registry().allocate(page + 1, "b");
     CHECK(second->data() ==
-          first->data() + 3 * kPage);  // neighbours in one slab, and yet two regions
+          first->data() + 3 * page);  // neighbours in one slab, and yet two regions
     const auto pinned = [](const std::byte* data, size_t nbytes) {
         const bool answer = registry().is_pinned(data, nbytes);
         CHECK(static_cast<bool>(registry().use(data, nbytes)) == answer);
         return answer;
     };
-    CHECK(pinned(first->data(), 3 * kPage));
-    CHECK(pinned(first->data() + 5, 3 * kPage - 5));
-    CHECK(!pinned(first->data() + 5, 3 * kPage - 4));
+    CHECK(pinned(first->data(), 3 * page));
+    CHECK(pinned(first->data() + 5, 3 * page - 5));
+    CHECK(!pinned(first->data() + 5, 3 * page - 4));
     CHECK(!pinned(first->data() - 1, 2));
-    CHECK(pinned(second->data() + kPage, 1));
-    CHECK(!pinned(second->data() + kPage + 1, 1));  // behind the bytes that were asked for
-    CHECK(!pinned(first->data(), 0) && !pinned(first->data() + 3 * kPage, 0));
+    CHECK(pinned(second->data() + page, 1));
+    CHECK(!pinned(second->data() + page + 1, 1));  // behind the bytes that were asked for
+    CHECK(!pinned(first->data(), 0) && !pinned(first->data() + 3 * page, 0));
     CHECK(!pinned(first->data(), SIZE_MAX) && !pinned(nullptr, 1) && !pinned(nullptr, SIZE_MAX));
     CHECK(registry().use(second->data(), 1)->tag() == "b");
-    CHECK(registry().use(second->data(), 1)->nbytes() == kPage + 1);
+    CHECK(registry().use(second->data(), 1)->nbytes() == page + 1);
     const pin::Stats stats = checked_stats();
-    CHECK(stats.in_use == 5 * kPage && stats.regions == 2);
-    CHECK(stats.by_tag == (std::map<std::string, size_t>{{"a", 3 * kPage}, {"b", 2 * kPage}}));
+    CHECK(stats.in_use == 5 * page && stats.regions == 2);
+    CHECK(stats.by_tag == (std::map<std::string, size_t>{{"a", 3 * page}, {"b", 2 * page}}));
     CHECK_THROWS(std::invalid_argument, error, registry().allocate(0, "a")) {}
 }
 
 void freed_mappings_are_reused_by_size() {
     start_empty();
     const uint64_t calls = registry().stats().calls;
-    auto region = registry().allocate(kMiB + 1, "a");
+    auto region = registry().allocate(MiB + 1, "a");
     const uint64_t serial = region->mapping()->serial;
     const std::byte* data = region->data();
     auto alias = region;
     region.reset();
-    CHECK(registry().is_pinned(data, kMiB + 1));  // the alias holds it
-    CHECK(checked_stats().in_use == kMiB + kPage);
+    CHECK(registry().is_pinned(data, MiB + 1));  // the alias holds it
+    CHECK(checked_stats().in_use == MiB + page);
     alias.reset();
     CHECK(!registry().is_pinned(data, 1));
-    CHECK(checked_stats().cached == kMiB + kPage && checked_stats().in_use == 0);
-    region = registry().allocate(kMiB, "a");  // another size
+    CHECK(checked_stats().cached == MiB + page && checked_stats().in_use == 0);
+    region = registry().allocate(MiB, "a");  // another size
     CHECK(region->mapping()->serial != serial);
-    auto reused = registry().allocate(kMiB + kPage, "a");
+    auto reused = registry().allocate(MiB + page, "a");
     CHECK(reused->mapping()->serial == serial && reused->data() == data);
     CHECK(checked_stats().cached == 0 && checked_stats().calls == calls + 3);
 }
@@ -109,27 +109,27 @@ void the_oldest_goes_when_over_the_limit() {
     start_empty();
     std::vector<std::shared_ptr<Region>> regions;
     std::vector<const std::byte*> bases;
-    for (size_t size : {300 * kKiB, 400 * kKiB, 500 * kKiB}) {
+    for (size_t size : {300 * KiB, 400 * KiB, 500 * KiB}) {
         regions.push_back(registry().allocate(size, "a"));
         bases.push_back(regions.back()->data());
     }
-    registry().set_cache_limit(900 * kKiB);
-    CHECK(registry().cache_limit() == 900 * kKiB);
+    registry().set_cache_limit(900 * KiB);
+    CHECK(registry().cache_limit() == 900 * KiB);
     regions[1].reset();
     regions[0].reset();
-    CHECK(checked_stats().cached == 700 * kKiB);
+    CHECK(checked_stats().cached == 700 * KiB);
     regions[2].reset();  // 1200 KiB: the 400, freed first, goes
-    CHECK(checked_stats().cached == 800 * kKiB && !mapped(bases[1]) && mapped(bases[0]));
+    CHECK(checked_stats().cached == 800 * KiB && !mapped(bases[1]) && mapped(bases[0]));
     registry().set_cache_limit(0);
     CHECK(checked_stats().cached == 0);
-    registry().allocate(kMiB, "a").reset();
-    registry().allocate(kPage, "a").reset();
+    registry().allocate(MiB, "a").reset();
+    registry().allocate(page, "a").reset();
     CHECK(checked_stats().cached == 0);
 }
 
 void small_regions_share_mappings() {
     start_empty();
-    registry().allocate(kPage, "warm").reset();  // heap and slab
+    registry().allocate(page, "warm").reset();  // heap and slab
     const size_t maps = test::mappings();
     std::vector<std::shared_ptr<Region>> regions;
     for (size_t i = 0; i < 1000; ++i) {
@@ -159,7 +159,7 @@ void small_regions_share_mappings() {
 
 void release_unpins_at_once_and_unlocks_when_unused(size_t nbytes) {
     start_empty();
-    const bool slab = nbytes <= 256 * kKiB;
+    const bool slab = nbytes <= 256 * KiB;
     std::vector<uint64_t> told;
     const uint64_t listener =
         registry().add_release_listener([&](uint64_t serial) { told.push_back(serial); });
@@ -208,7 +208,7 @@ void listeners_hear_of_what_leaves_the_pool() {
     std::vector<uint64_t> expected;
     const uint64_t listener =
         registry().add_release_listener([&](uint64_t serial) { told.push_back(serial); });
-    for (size_t size : {kPage, kMiB}) {
+    for (size_t size : {page, MiB}) {
         const auto region = registry().allocate(size, "a");
         expected.insert(expected.begin(), region->mapping()->serial);
     }
@@ -216,7 +216,7 @@ void listeners_hear_of_what_leaves_the_pool() {
     registry().empty_cache();
     CHECK(told == expected);  // the pool, then slabs
     registry().remove_release_listener(listener);
-    registry().allocate(kMiB, "a").reset();
+    registry().allocate(MiB, "a").reset();
     registry().empty_cache();
     CHECK(told.size() == 2);
 }
@@ -230,28 +230,28 @@ int refuse_unlock(const char* call) { return std::string_view(call) == "munlock"
 
 void a_refused_lock_empties_the_pool_then_fails() {
     start_empty();
-    const auto kept = registry().allocate(kMiB, "kept");
-    registry().allocate(2 * kMiB, "a").reset();
+    const auto kept = registry().allocate(MiB, "kept");
+    registry().allocate(2 * MiB, "a").reset();
     const pin::Stats before = checked_stats();
-    CHECK(before.cached == 2 * kMiB);
+    CHECK(before.cached == 2 * MiB);
     sys::set_fault_hook(refuse_any);
-    CHECK_THROWS(PinError, error, registry().allocate(kMiB, "a")) {
-        CHECK(error.nbytes == kMiB && error.locked == locked_before + kMiB);
+    CHECK_THROWS(PinError, error, registry().allocate(MiB, "a")) {
+        CHECK(error.nbytes == MiB && error.locked == locked_before + MiB);
     }
     CHECK_THROWS(PinError, error, registry().allocate(1, "a")) { CHECK(error.nbytes == 1); }
     const pin::Stats after = checked_stats();
-    CHECK(after.in_use == kMiB && after.cached == 0 && after.regions == 1);
+    CHECK(after.in_use == MiB && after.cached == 0 && after.regions == 1);
     CHECK(after.calls == before.calls && after.by_tag == before.by_tag);
     refused = 0;
     sys::set_fault_hook(refuse_first_three);  // slabs of 2 MiB, 1 MiB and 512 KiB are too much
     const auto small = registry().allocate(5, "a");
-    CHECK(checked_stats().in_use + checked_stats().cached == kMiB + 256 * kKiB);
+    CHECK(checked_stats().in_use + checked_stats().cached == MiB + 256 * KiB);
     sys::set_fault_hook(refuse_unlock);
-    auto region = registry().allocate(kMiB, "a");
+    auto region = registry().allocate(MiB, "a");
     CHECK(registry().release(region->data()));
-    CHECK(checked_stats().cached == kMiB + 256 * kKiB - kPage);
+    CHECK(checked_stats().cached == MiB + 256 * KiB - page);
     region.reset();
-    CHECK(checked_stats().cached == 256 * kKiB - kPage);
+    CHECK(checked_stats().cached == 256 * KiB - page);
 }
 
 }  // namespace
@@ -261,7 +261,7 @@ int main() {
     freed_mappings_are_reused_by_size();
     the_oldest_goes_when_over_the_limit();
     small_regions_share_mappings();
-    for (size_t nbytes : {kPage, 256 * kKiB, 256 * kKiB + 1, kMiB}) {
+    for (size_t nbytes : {page, 256 * KiB, 256 * KiB + 1, MiB}) {
         release_unpins_at_once_and_unlocks_when_unused(nbytes);
         a_use_outlives_every_alias(nbytes);
     }

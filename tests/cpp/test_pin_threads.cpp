@@ -19,8 +19,8 @@ using pin::RegionUse;
 
 namespace {
 
-constexpr size_t kSizes[] = {1, 4096, 9000, 100'000, 262'144, 300'000, 524'288};
-constexpr int kHangSeconds = 60;
+constexpr size_t sizes[] = {1, 4096, 9000, 100'000, 262'144, 300'000, 524'288};
+constexpr int hang_seconds = 60;
 
 pin::deepspeed_pin_tensor_t& registry() { return pin::deepspeed_pin_tensor_t::instance(); }
 
@@ -33,8 +33,8 @@ void churn(Shared& shared, unsigned seed, const std::atomic<bool>& stop, int rou
     std::mt19937 random(seed);
     std::vector<std::shared_ptr<Region>> held;
     for (int round = 0; round < rounds && !stop; ++round) {
-        auto region = registry().allocate(kSizes[random() % std::size(kSizes)],
-                                          seed % 2 == 0 ? "even" : "odd");
+        auto region =
+            registry().allocate(sizes[random() % std::size(sizes)], seed % 2 == 0 ? "even" : "odd");
         std::byte* data = region->data();
         data[0] = data[region->nbytes() - 1] = std::byte(seed);
         CHECK(registry().is_pinned(data, region->nbytes()));
@@ -70,7 +70,7 @@ void churn(Shared& shared, unsigned seed, const std::atomic<bool>& stop, int rou
 }
 
 void child_starts_empty(std::shared_ptr<Region>& small, std::shared_ptr<Region>& large) {
-    ::alarm(kHangSeconds);
+    ::alarm(hang_seconds);
     const pin::Stats stats = registry().stats();
     CHECK(stats.in_use == 0 && stats.cached == 0 && stats.regions == 0 && stats.by_tag.empty());
     CHECK(test::locked_bytes() == 0);

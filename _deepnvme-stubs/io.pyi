@@ -1,0 +1,246 @@
+"""Moving bytes between memory and files: engines, the handle, and what waits for its requests.
+
+Buffers are torch CPU tensors of any dtype, shape, stride and offset, objects with the buffer protocol, or DLPack
+exporters in host memory. Their elements move as bytes in row-major order, `nbytes` of them. Files are paths or the
+descriptors of open files, which stay the caller's. Offsets and sizes are in bytes. Everything that can wait gives up
+the GIL, and answers Ctrl-C in the main thread.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex, TypeAlias, TypedDict, final, type_check_only
+
+from .pin import _Memory
+
+_File: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
+# (buffer, file) or (buffer, file, offset)
+_Item: TypeAlias = Sequence[Any]
+
+class AioError(OSError):
+    """A transfer failed. errno, strerror and filename are as in OSError; the message has all that is below.
+
+    errno is ENODATA for a read beyond the end of the file, EIO where validation found a difference, ECANCELED where the
+    handle was closed before the request could start, else what the kernel said.
+    """
+
+    offset: int
+    """Byte of the file where the request starts."""
+    nbytes: int
+    """Bytes asked."""
+    nbytes_done: int
+    """Bytes that moved before it failed; the rest of the target, file or memory, is undefined."""
+    failures: tuple[AioError, ...]
+    """Every failed operation that this call reports, this one first."""
+
+@type_check_only
+class EngineReport(TypedDict):
+    """An engine on this machine."""
+
+    name: str
+    """"io_uring", "libaio" or "posix"."""
+    built: bool
+    """Compiled in."""
+    usable: bool
+    """One could be made just now."""
+    reason: str
+    """Why not; empty when usable."""
+
+@type_check_only
+class FileAlignment(TypedDict):
+    """How large requests on a file travel."""
+
+    direct: bool
+    """Past the page cache."""
+    refused: bool
+    """The file system answered that it takes no O_DIRECT."""
+    memory: int
+    """Bytes that addresses have to divide by to be transferred without a copy."""
+    granule: int
+    """Bytes of the whole units that go past the page cache: at least a page and a file-system block."""
+
+@type_check_only
+class PathCounts(TypedDict):
+    """A count for each way that bytes travel."""
+
+    direct: int
+    """Past the page cache, from where they lie."""
+    fixed: int
+    """The same, through a buffer that is registered with the engine."""
+    staged: int
+    """Copied through an aligned block."""
+    buffered: int
+    """Through the page cache."""
+
+@type_check_only
+class DirectionCounts(TypedDict):
+    """A count for each direction."""
+
+    read: int
+    write: int
+
+@type_check_only
+class DirectionPathCounts(TypedDict):
+    """Counts by direction and path."""
+
+    read: PathCounts
+    write: PathCounts
+
+@type_check_only
+class LatencySummary(TypedDict):
+    """Durations of transfers from submission to completion, in seconds; percentiles within about 3 %."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
+
+@type_check_only
+class HandleStats(TypedDict):
+    """What a handle has done since it was made."""
+
+    backend: str
+    """"io_uring", "libaio" or "posix"."""
+    requests: DirectionCounts
+    """Requests accepted; one that could not be opened or reads beyond the end is not."""
+    failed: int
+    """Of those, the ones that failed."""
+    in_flight: int
+    """Of those, the ones that are not over."""
+    bytes: DirectionPathCounts
+    """Bytes of transfers that completed."""
+    transfers: DirectionPathCounts
+    """Transfers that completed: parts of requests of at most block_size bytes."""
+    retries: int
+    """Transfers that were tried again: interrupted, refused for the moment, or sent another way."""
+    short_transfers: int
+    """Transfers that moved fewer bytes than asked; the rest was tried again."""
+    direct_refused: int
+    """Times that a file was found to take no O_DIRECT after all."""
+    latency: LatencySummary
+
+def probe() -> list[EngineReport]:
+    """Every engine, best first. Makes and destroys one of each."""
+
+def file_alignment(file: _File) -> FileAlignment:
+    """How large requests on an existing file travel. Raises AioError when it cannot be opened for reading."""
+
+@final
+class CompletionChannel:
+    """An eventfd that becomes readable as operations are done, and their tokens. Raises OSError without one."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """The descriptor, nonblocking. It is closed with the last reference to the channel."""
+
+    def push(self, token: int) -> None:
+        """Add a token, from 0 to 2**64 - 1, and make the descriptor readable. Any thread."""
+
+    def take(self) -> list[int]:
+        """The tokens since the last call, in order of completion; the descriptor is not readable any more."""
+
+@final
+class Ticket:
+    """Operations in flight, one or many: what an IOFuture waits for. Made by Handle.submit and submit_many.
+
+    It belongs to the process that made it: done, wait and notify raise RuntimeError in a forked child.
+    """
+
+    def done(self) -> bool:
+        """True once every byte has moved, or operations have failed and the others are over."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when done, False after `timeout` seconds (None: no limit)."""
+
+    def result(self) -> int:
+        """Bytes moved, once done. Raises AioError when any operation failed."""
+
+    def completed(self) -> int:
+        """Operations completed, once done. Raises AioError when any operation failed."""
+
+    def notify(self, channel: CompletionChannel, token: int) -> None:
+        """Push `token` to `channel` once done; at once if it is."""
+
+@final
+class Handle:
+    """The native part of aio.aio_handle: the queue, its workers, and the requests that wait() has not counted.
+
+    Methods may be called from any thread. In a forked child `closed` is True and the others raise RuntimeError, and so
+    do requests after close().
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        queue_depth: int,
+        single_submit: bool,
+        overlap_events: bool,
+        intra_op_parallelism: int,
+        backend: str,
+    ) -> None:
+        """Start the workers.
+
+        Arguments:
+            block_size: bytes of a transfer, at most; 1 to 2**40.
+            queue_depth: transfers in flight, for each worker; 1 to 16384.
+            single_submit: one system call for each transfer.
+            overlap_events: start transfers as others complete; False: batch after batch.
+            intra_op_parallelism: workers; 1 to 256.
+            backend: "auto", "io_uring", "libaio" or "posix".
+
+        Raises ValueError for a value out of its range, RuntimeError with the reason when the engine cannot run here or
+        no thread can be had.
+        """
+
+    def synchronous(
+        self, buffer: _Memory, file: _File, offset: SupportsIndex, write: bool, validate: bool
+    ) -> int:
+        """Carry out one request. Returns 1. `validate` compares memory and file afterwards.
+
+        Raises AioError when it fails, TypeError for what is not host memory or not a file name, ValueError for an
+        offset that no file has and for a buffer to read into that is read-only or whose elements overlap.
+        """
+
+    def asynchronous(
+        self, buffer: _Memory, file: _File, offset: SupportsIndex, write: bool, validate: bool
+    ) -> int:
+        """Start one request, which wait() counts. Returns 0.
+
+        Raises like synchronous() for what is known before a byte moves: arguments, a file that cannot be opened, a read
+        beyond its end, a disk without room. Waits while the files of earlier requests use up what may be open.
+        """
+
+    def submit(self, buffer: _Memory, file: _File, offset: SupportsIndex, write: bool) -> Ticket:
+        """Start one request, which its ticket counts. Raises like asynchronous()."""
+
+    def submit_many(self, items: Iterable[_Item], write: bool) -> Ticket:
+        """Start many requests: items are (buffer, file) or (buffer, file, offset).
+
+        Bad arguments raise before anything has started. A file that cannot be opened fails its own operation only. A
+        path that several items name is opened once.
+        """
+
+    def wait(self) -> int:
+        """Wait for everything that asynchronous() started since the last wait(). Returns how many there were.
+
+        Raises AioError once when some failed. When Ctrl-C interrupts it nothing is forgotten.
+        """
+
+    def fsync(self, file: _File) -> None:
+        """fsync(2) of a path or of the caller's descriptor. Raises AioError."""
+
+    def close(self) -> None:
+        """Wait for what was started and end the workers. Repeating it is harmless."""
+
+    @property
+    def closed(self) -> bool:
+        """True after close(), and in a forked child."""
+
+    @property
+    def backend(self) -> str:
+        """The engine in use: "io_uring", "libaio" or "posix"."""
+
+    def stats(self) -> HandleStats:
+        """Counts since the handle was made; can be asked at any time, also after close()."""

@@ -1,0 +1,97 @@
+"""Page-locked memory: the registry of the process and its pool of freed regions.
+
+Sizes are in bytes. Accounts are rounded up to pages, since pages are what is locked. Every function may be called from
+any thread; those that map, fault, lock or unlock memory give up the GIL meanwhile. After fork the child starts with an
+empty registry: what it inherited is ordinary memory.
+"""
+
+from types import CapsuleType
+from typing import Protocol, TypeAlias, TypedDict, type_check_only
+
+from typing_extensions import Buffer
+
+@type_check_only
+class _DLPackExporter(Protocol):
+    """What has host memory and says so through DLPack."""
+
+    def __dlpack__(self) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+# A torch tensor, an object with the buffer protocol (NumPy array, bytearray, memoryview, ...), or a DLPack exporter.
+_Memory: TypeAlias = Buffer | _DLPackExporter
+
+class PinError(MemoryError):
+    """Memory could not be page-locked. Nothing is left locked or mapped by the failed call."""
+
+    nbytes: int
+    """Bytes asked for."""
+    locked: int
+    """Bytes that this process had locked, as the kernel counts them (VmLck)."""
+    limit: int | None
+    """RLIMIT_MEMLOCK in bytes; None when unlimited, or not enforced (CAP_IPC_LOCK)."""
+
+@type_check_only
+class PinStats(TypedDict):
+    """Page-locked memory of the process, in bytes."""
+
+    in_use: int
+    """Of live pinned regions."""
+    cached: int
+    """Every other locked byte: the pool, the unused part of slabs, released regions that a request still uses."""
+    peak: int
+    """The highest in_use so far."""
+    regions: int
+    """Live pinned regions."""
+    calls: int
+    """Successful allocations so far."""
+    by_tag: dict[str, int]
+    """in_use by owner; owners that hold nothing are left out."""
+
+def allocate_dlpack(nbytes: int, tag: str) -> CapsuleType:
+    """Lock memory and return it as a DLPack capsule: a CPU tensor of shape (nbytes,) and dtype uint8, not initialised.
+
+    The region belongs to the capsule, then to whatever storage consumes it, and goes back to the pool when that goes.
+    It starts at a page, and at a huge page (2 MiB) when it has a mapping of its own of that size or more.
+
+    Arguments:
+        nbytes: from 1 on. Up to 256 KiB come out of shared mappings, page by page.
+        tag: the owner that it is counted under.
+
+    Raises PinError when the memory cannot be locked even after the pool was emptied; ValueError for nbytes below 1 or
+    beyond what an address can reach, and for a DEEPNVME_PIN_CACHE_BYTES that is no number.
+    """
+
+def release(address: int) -> bool:
+    """True if `address` was the first byte of a pinned region, which is then not pinned and not counted any more.
+
+    False for any other address, and the second time. Pages of a region above 256 KiB are unlocked once no request uses
+    them; those of a smaller one stay locked, as cached. The memory can be used until its last alias goes.
+    """
+
+def is_pinned(buffer: _Memory) -> bool:
+    """True when every byte that `buffer` reaches, strides included, lies in one pinned region of this registry.
+
+    False for tensors without host memory and for buffers of no bytes. Raises TypeError for what is neither a tensor nor
+    a buffer.
+    """
+
+def stats() -> PinStats:
+    """What is locked now. Takes the registry's lock, makes no system call."""
+
+def empty_cache() -> None:
+    """Unlock and unmap everything that is kept for reuse."""
+
+def set_cache_limit(nbytes: int) -> None:
+    """Bytes that may stay locked for reuse, from 0 on; what is over is given up now. ValueError when negative.
+
+    The unused part of a slab in use counts towards it but cannot be given up.
+    """
+
+def get_cache_limit() -> int:
+    """Bytes that may stay locked for reuse: what was set, else DEEPNVME_PIN_CACHE_BYTES, else 2 GiB.
+
+    Raises ValueError for a DEEPNVME_PIN_CACHE_BYTES that is no number.
+    """
+
+def locked_memory() -> tuple[int, int | None]:
+    """(bytes that this process has locked, RLIMIT_MEMLOCK in bytes or None when it does not apply). Reads /proc."""
