@@ -1,14 +1,17 @@
 """Moving bytes between memory and files: engines, the handle, and what waits for its requests.
 
-Buffers are torch CPU tensors of any dtype, shape, stride and offset, objects with the buffer protocol, or DLPack
-exporters in host memory. Their elements move as bytes in row-major order, `nbytes` of them. Files are paths or the
-descriptors of open files, which stay the caller's. Offsets and sizes are in bytes. Everything that can wait gives up
-the GIL, and answers Ctrl-C in the main thread.
+Buffers are torch CPU tensors of any dtype, shape, stride and offset, objects with the buffer
+protocol, or DLPack exporters in host memory. Their elements move as bytes in row-major order,
+`nbytes` of them. Files are paths or the descriptors of open files, which stay the caller's. Offsets
+and sizes are in bytes. Everything that can wait gives up the GIL, and answers Ctrl-C in the main
+thread.
 """
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex, TypeAlias, TypedDict, final, type_check_only
+from typing import Any, SupportsIndex, TypeAlias, TypedDict, type_check_only
+
+from typing_extensions import Never
 
 from .pin import _Memory
 
@@ -16,11 +19,15 @@ _File: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
 # (buffer, file) or (buffer, file, offset)
 _Item: TypeAlias = Sequence[Any]
 
-class AioError(OSError):
-    """A transfer failed. errno, strerror and filename are as in OSError; the message has all that is below.
+@type_check_only
+class _Pybind11Type(type):
+    """The metaclass of pybind11's classes."""
 
-    errno is ENODATA for a read beyond the end of the file, EIO where validation found a difference, ECANCELED where the
-    handle was closed before the request could start, else what the kernel said.
+class AioError(OSError):
+    """A transfer failed. errno, strerror and filename are as in OSError.
+
+    errno is ENODATA for a read beyond the end of the file, EIO where validation found a difference,
+    ECANCELED where the handle was closed before the request could start, else what the kernel said.
     """
 
     offset: int
@@ -56,7 +63,7 @@ class FileAlignment(TypedDict):
     memory: int
     """Bytes that addresses have to divide by to be transferred without a copy."""
     granule: int
-    """Bytes of the whole units that go past the page cache: at least a page and a file-system block."""
+    """Bytes of the units that go past the page cache: at least a page and a file-system block."""
 
 @type_check_only
 class PathCounts(TypedDict):
@@ -87,7 +94,7 @@ class DirectionPathCounts(TypedDict):
 
 @type_check_only
 class LatencySummary(TypedDict):
-    """Durations of transfers from submission to completion, in seconds; percentiles within about 3 %."""
+    """Seconds from submission to completion of transfers; percentiles within about 3 %."""
 
     count: int
     mean: float
@@ -125,11 +132,10 @@ def probe() -> list[EngineReport]:
     """Every engine, best first. Makes and destroys one of each."""
 
 def file_alignment(file: _File) -> FileAlignment:
-    """How large requests on an existing file travel. Raises AioError when it cannot be opened for reading."""
+    """How large requests on an existing file travel. AioError when it cannot be read."""
 
-@final
-class CompletionChannel:
-    """An eventfd that becomes readable as operations are done, and their tokens. Raises OSError without one."""
+class CompletionChannel(metaclass=_Pybind11Type):
+    """An eventfd that becomes readable as operations are done, and their tokens."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
@@ -139,14 +145,17 @@ class CompletionChannel:
         """Add a token, from 0 to 2**64 - 1, and make the descriptor readable. Any thread."""
 
     def take(self) -> list[int]:
-        """The tokens since the last call, in order of completion; the descriptor is not readable any more."""
+        """The tokens since the last call, in order of completion; drains the descriptor."""
 
-@final
-class Ticket:
-    """Operations in flight, one or many: what an IOFuture waits for. Made by Handle.submit and submit_many.
+class Ticket(metaclass=_Pybind11Type):
+    """Operations in flight, one or many: what an IOFuture waits for.
 
-    It belongs to the process that made it: done, wait and notify raise RuntimeError in a forked child.
+    Handle.submit and submit_many make it. It belongs to the process that made it: done, wait and
+    notify raise RuntimeError in a forked child.
     """
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None:
+        """Raises TypeError: only a handle makes tickets."""
 
     def done(self) -> bool:
         """True once every byte has moved, or operations have failed and the others are over."""
@@ -163,12 +172,11 @@ class Ticket:
     def notify(self, channel: CompletionChannel, token: int) -> None:
         """Push `token` to `channel` once done; at once if it is."""
 
-@final
-class Handle:
-    """The native part of aio.aio_handle: the queue, its workers, and the requests that wait() has not counted.
+class Handle(metaclass=_Pybind11Type):
+    """The native part of aio.aio_handle: queue, workers, requests that wait() has not counted.
 
-    Methods may be called from any thread. In a forked child `closed` is True and the others raise RuntimeError, and so
-    do requests after close().
+    Methods may be called from any thread. In a forked child `closed` is True and the others raise
+    RuntimeError, and so do requests after close().
     """
 
     def __init__(
@@ -190,8 +198,8 @@ class Handle:
             intra_op_parallelism: workers; 1 to 256.
             backend: "auto", "io_uring", "libaio" or "posix".
 
-        Raises ValueError for a value out of its range, RuntimeError with the reason when the engine cannot run here or
-        no thread can be had.
+        Raises ValueError for a value out of its range, RuntimeError with the reason when the engine
+        cannot run here or no thread can be had.
         """
 
     def synchronous(
@@ -199,8 +207,9 @@ class Handle:
     ) -> int:
         """Carry out one request. Returns 1. `validate` compares memory and file afterwards.
 
-        Raises AioError when it fails, TypeError for what is not host memory or not a file name, ValueError for an
-        offset that no file has and for a buffer to read into that is read-only or whose elements overlap.
+        Raises AioError when it fails, TypeError for what is not host memory or not a file name,
+        ValueError for an offset that no file has and for a buffer to read into that is read-only or
+        whose elements overlap.
         """
 
     def asynchronous(
@@ -208,8 +217,9 @@ class Handle:
     ) -> int:
         """Start one request, which wait() counts. Returns 0.
 
-        Raises like synchronous() for what is known before a byte moves: arguments, a file that cannot be opened, a read
-        beyond its end, a disk without room. Waits while the files of earlier requests use up what may be open.
+        Raises like synchronous() for what is known before a byte moves: arguments, a file that
+        cannot be opened, a read beyond its end, a disk without room. Waits while the files of
+        earlier requests use up what may be open.
         """
 
     def submit(self, buffer: _Memory, file: _File, offset: SupportsIndex, write: bool) -> Ticket:
@@ -218,12 +228,12 @@ class Handle:
     def submit_many(self, items: Iterable[_Item], write: bool) -> Ticket:
         """Start many requests: items are (buffer, file) or (buffer, file, offset).
 
-        Bad arguments raise before anything has started. A file that cannot be opened fails its own operation only. A
-        path that several items name is opened once.
+        Bad arguments raise before anything has started. A file that cannot be opened fails its own
+        operation only. A path that several items name is opened once.
         """
 
     def wait(self) -> int:
-        """Wait for everything that asynchronous() started since the last wait(). Returns how many there were.
+        """Wait for what asynchronous() started since the last wait(). Returns how many there were.
 
         Raises AioError once when some failed. When Ctrl-C interrupts it nothing is forgotten.
         """

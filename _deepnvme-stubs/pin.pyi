@@ -1,14 +1,13 @@
 """Page-locked memory: the registry of the process and its pool of freed regions.
 
-Sizes are in bytes. Accounts are rounded up to pages, since pages are what is locked. Every function may be called from
-any thread; those that map, fault, lock or unlock memory give up the GIL meanwhile. After fork the child starts with an
-empty registry: what it inherited is ordinary memory.
+Sizes are in bytes. Accounts are rounded up to pages, since pages are what is locked. Every function
+may be called from any thread; those that map, fault, lock or unlock memory give up the GIL
+meanwhile. After fork the child starts with an empty registry: what it inherited is ordinary memory.
 """
 
-from types import CapsuleType
 from typing import Protocol, TypeAlias, TypedDict, type_check_only
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, CapsuleType
 
 @type_check_only
 class _DLPackExporter(Protocol):
@@ -17,8 +16,8 @@ class _DLPackExporter(Protocol):
     def __dlpack__(self) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-# A torch tensor, an object with the buffer protocol (NumPy array, bytearray, memoryview, ...), or a DLPack exporter.
-_Memory: TypeAlias = Buffer | _DLPackExporter
+# A torch tensor, an object with the buffer protocol (NumPy array, bytearray, ...), or a DLPack
+# exporter. _Memory: TypeAlias = Buffer | _DLPackExporter
 
 class PinError(MemoryError):
     """Memory could not be page-locked. Nothing is left locked or mapped by the failed call."""
@@ -37,7 +36,7 @@ class PinStats(TypedDict):
     in_use: int
     """Of live pinned regions."""
     cached: int
-    """Every other locked byte: the pool, the unused part of slabs, released regions that a request still uses."""
+    """Every other locked byte: the pool, the rest of slabs, released regions still in use."""
     peak: int
     """The highest in_use so far."""
     regions: int
@@ -48,31 +47,34 @@ class PinStats(TypedDict):
     """in_use by owner; owners that hold nothing are left out."""
 
 def allocate_dlpack(nbytes: int, tag: str) -> CapsuleType:
-    """Lock memory and return it as a DLPack capsule: a CPU tensor of shape (nbytes,) and dtype uint8, not initialised.
+    """Lock memory; return it as the DLPack capsule of a CPU tensor, shape (nbytes,), dtype uint8.
 
-    The region belongs to the capsule, then to whatever storage consumes it, and goes back to the pool when that goes.
-    It starts at a page, and at a huge page (2 MiB) when it has a mapping of its own of that size or more.
+    It is not initialised. The region belongs to the capsule, then to whatever storage consumes it,
+    and goes back to the pool when that goes. It starts at a page, and at a huge page (2 MiB) when
+    it has a mapping of its own of that size or more.
 
     Arguments:
         nbytes: from 1 on. Up to 256 KiB come out of shared mappings, page by page.
         tag: the owner that it is counted under.
 
-    Raises PinError when the memory cannot be locked even after the pool was emptied; ValueError for nbytes below 1 or
-    beyond what an address can reach, and for a DEEPNVME_PIN_CACHE_BYTES that is no number.
+    Raises PinError when the memory cannot be locked even after the pool was emptied; ValueError for
+    nbytes below 1 or beyond what an address can reach, and for a DEEPNVME_PIN_CACHE_BYTES that is
+    no number.
     """
 
 def release(address: int) -> bool:
-    """True if `address` was the first byte of a pinned region, which is then not pinned and not counted any more.
+    """True if `address` was the first byte of a pinned region, which is no longer pinned.
 
-    False for any other address, and the second time. Pages of a region above 256 KiB are unlocked once no request uses
-    them; those of a smaller one stay locked, as cached. The memory can be used until its last alias goes.
+    Nor is it counted. False for any other address, and the second time. Pages of a region above 256
+    KiB are unlocked once no request uses them; those of a smaller one stay locked, as cached. The
+    memory can be used until its last alias goes.
     """
 
 def is_pinned(buffer: _Memory) -> bool:
-    """True when every byte that `buffer` reaches, strides included, lies in one pinned region of this registry.
+    """True when every byte that `buffer` reaches lies in one pinned region of this registry.
 
-    False for tensors without host memory and for buffers of no bytes. Raises TypeError for what is neither a tensor nor
-    a buffer.
+    Strides count. False for tensors without host memory and for buffers of no bytes. Raises
+    TypeError for what is neither a tensor nor a buffer.
     """
 
 def stats() -> PinStats:
@@ -82,16 +84,19 @@ def empty_cache() -> None:
     """Unlock and unmap everything that is kept for reuse."""
 
 def set_cache_limit(nbytes: int) -> None:
-    """Bytes that may stay locked for reuse, from 0 on; what is over is given up now. ValueError when negative.
+    """Bytes that may stay locked for reuse; what is over is given up now. ValueError below 0.
 
     The unused part of a slab in use counts towards it but cannot be given up.
     """
 
 def get_cache_limit() -> int:
-    """Bytes that may stay locked for reuse: what was set, else DEEPNVME_PIN_CACHE_BYTES, else 2 GiB.
+    """Bytes that may stay locked for reuse: as set, else DEEPNVME_PIN_CACHE_BYTES, else 2 GiB.
 
     Raises ValueError for a DEEPNVME_PIN_CACHE_BYTES that is no number.
     """
 
 def locked_memory() -> tuple[int, int | None]:
-    """(bytes that this process has locked, RLIMIT_MEMLOCK in bytes or None when it does not apply). Reads /proc."""
+    """(bytes that this process has locked, RLIMIT_MEMLOCK or None when it does not apply).
+
+    Reads /proc: not for a fast path.
+    """

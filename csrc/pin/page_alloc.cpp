@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <exception>
 #include <fstream>
 #include <new>
 #include <system_error>
@@ -26,7 +25,7 @@ namespace deepnvme::pin {
 namespace {
 
 constexpr size_t huge_page = size_t{2} << 20;
-constexpr size_t populate_piece = 8 * huge_page;  // what a populating thread takes at a time
+constexpr size_t piece_bytes = 8 * huge_page;  // what a populating thread takes at a time
 constexpr unsigned populate_threads =
     4;                                 // beyond this the kernel's page clearing is bound by memory
 constexpr unsigned cap_ipc_lock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does not apply
@@ -103,15 +102,15 @@ int populate(std::byte* data, size_t nbytes) {
     std::atomic<size_t> next{0};
     std::atomic<int> failure{0};
     auto work = [&] {
-        for (size_t at = next.fetch_add(populate_piece); at < nbytes && failure == 0;
-             at = next.fetch_add(populate_piece)) {
-            if (int result = populate_piece(data + at, std::min(populate_piece, nbytes - at));
+        for (size_t at = next.fetch_add(piece_bytes); at < nbytes && failure == 0;
+             at = next.fetch_add(piece_bytes)) {
+            if (int result = populate_piece(data + at, std::min(piece_bytes, nbytes - at));
                 result < 0) {
                 failure = result;
             }
         }
     };
-    const size_t pieces = (nbytes + populate_piece - 1) / populate_piece;
+    const size_t pieces = (nbytes + piece_bytes - 1) / piece_bytes;
     const size_t wanted =
         std::min<size_t>({std::thread::hardware_concurrency(), populate_threads, pieces});
     std::array<std::thread, populate_threads> threads;
@@ -119,7 +118,7 @@ int populate(std::byte* data, size_t nbytes) {
         for (size_t started = 1; started < wanted; ++started) {
             threads[started] = sys::start_thread("dn-populate", work);
         }
-    } catch (const std::exception&) {
+    } catch (const std::system_error&) {
         // No more threads to be had (RLIMIT_NPROC, cgroup): this one takes the pieces they would.
     }
     work();
