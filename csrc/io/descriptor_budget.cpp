@@ -11,21 +11,34 @@ DescriptorBudget::Token::~Token() {
     }
 }
 
-DescriptorBudget::Token DescriptorBudget::acquire(const Interrupt& interrupt) {
+DescriptorBudget::Token DescriptorBudget::acquire(const Waiting& waiting) {
     std::unique_lock lock(mutex_);
-    wait_interruptibly(lock, released_, interrupt, [&] { return held_ < limit_; });
+    if (held_ >= limit_) {
+        wait(lock, waiting, [&] { return held_ < limit_; });
+    }
     ++held_;
     return Token(shared_from_this());
 }
 
-bool DescriptorBudget::wait_for_release(const Interrupt& interrupt) {
+bool DescriptorBudget::wait_for_release(const Waiting& waiting) {
     std::unique_lock lock(mutex_);
     if (held_ == 0) {
         return false;
     }
     const uint64_t before = releases_;
-    wait_interruptibly(lock, released_, interrupt, [&] { return releases_ != before; });
+    wait(lock, waiting, [&] { return releases_ != before; });
     return true;
+}
+
+template <typename Ready>
+void DescriptorBudget::wait(std::unique_lock<std::mutex>& lock, const Waiting& waiting,
+                            Ready ready) {
+    if (waiting.before) {
+        lock.unlock();
+        waiting.before();
+        lock.lock();
+    }
+    wait_interruptibly(lock, released_, waiting.interrupt, ready);
 }
 
 }  // namespace deepnvme::io

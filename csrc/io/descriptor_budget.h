@@ -27,11 +27,14 @@ public:
         std::shared_ptr<DescriptorBudget> budget_;
     };
 
-    Token acquire(const Interrupt& interrupt);  // waits while the limit is reached
+    Token acquire(const Waiting& waiting);  // waits while the limit is reached
     // Waits for a release, unless nothing is held; false then: waiting cannot help.
-    bool wait_for_release(const Interrupt& interrupt);
+    bool wait_for_release(const Waiting& waiting);
 
 private:
+    template <typename Ready>
+    void wait(std::unique_lock<std::mutex>& lock, const Waiting& waiting, Ready ready);
+
     std::mutex mutex_;
     std::condition_variable released_;
     const size_t limit_;

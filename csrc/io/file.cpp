@@ -68,9 +68,12 @@ void File::open_path(bool want_direct) {
         fail(-primary_);
     }
     direct_ = want_direct;
+    nonblocking_ = true;
     inspect(primary_);
-    if (int result = sys::set_status_flags(primary_, direct() ? O_DIRECT : 0); result < 0) {
-        fail(-result);
+    if (want_direct && !direct()) {
+        if (const int error = set_flags(0); error != 0) {
+            fail(error);
+        }
     }
 }
 
@@ -154,6 +157,16 @@ void File::need_buffered() {
     secondary_.store(descriptor, std::memory_order_release);
 }
 
+int File::make_blocking() {
+    return nonblocking_.load(std::memory_order_relaxed) ? set_flags(direct() ? O_DIRECT : 0) : 0;
+}
+
+int File::set_flags(int flags) {
+    const int result = sys::set_status_flags(primary_, flags);
+    nonblocking_ = result < 0;
+    return -result;
+}
+
 int File::reserve(off_t offset, uint64_t nbytes) {
     const int result = sys::allocate(primary_, offset, static_cast<off_t>(nbytes));
     const bool full = result == -ENOSPC || result == -EDQUOT || result == -EFBIG;
@@ -164,7 +177,7 @@ bool File::refuse_direct() {
     if (!direct_.exchange(false)) {
         return false;
     }
-    sys::set_status_flags(primary_, 0);
+    set_flags(0);
     return true;
 }
 

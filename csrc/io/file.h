@@ -2,7 +2,7 @@
 //   1. A path is opened once, with O_DIRECT when a request has a whole aligned unit; a file system
 //   that answers EINVAL
 //      or EOPNOTSUPP gets a plain open instead. O_NONBLOCK keeps the open of a FIFO from hanging,
-//      and is taken off.
+//      and is taken off again for engines, which would take it as an order.
 //   2. The caller's descriptor is reopened through /proc/self/fd, so that neither its flags
 //   (O_APPEND, O_DIRECT) nor its
 //      closing matter. Where that is refused it is duplicated. The caller's own is never closed.
@@ -53,6 +53,9 @@ public:
     // throws IoError.
     void need_buffered();
 
+    // Takes O_NONBLOCK off the descriptor: pread(2) does not mind it on these files, but io_uring
+    // does.
+    int make_blocking();  // 0 or an errno
     // Allocates the blocks of [offset, offset + nbytes): 0, or the errno of a disk that is full. A
     // file system that cannot allocate is no error.
     int reserve(off_t offset, uint64_t nbytes);
@@ -67,6 +70,7 @@ private:
     void open_path(bool want_direct);
     void open_descriptor(int descriptor, bool want_direct);
     void inspect(int descriptor);
+    int set_flags(int flags);  // 0 or an errno
     [[noreturn]] void fail(int error, const char* detail = "") const;
 
     std::string path_;  // empty for a caller's descriptor
@@ -77,6 +81,7 @@ private:
     std::atomic<bool> direct_{false};
     bool refused_at_open_ = false;
     bool regular_ = false;
+    std::atomic<bool> nonblocking_{false};
     uint64_t size_ = 0;
     Alignment alignment_;
     DescriptorBudget::Token token_;

@@ -12,6 +12,12 @@ namespace deepnvme::io {
 // Called now and then by whatever waits; throws to give up (a signal has arrived).
 using Interrupt = std::function<void()>;
 
+// What a submitter does about having to wait for requests in flight.
+struct Waiting {
+    Interrupt interrupt;
+    std::function<void()> before;  // starts what it holds back; waiting for that would be for ever
+};
+
 // Waits on `condition` until ready() holds (true) or `deadline` has come (false), calling
 // `interrupt`, unlocked, ten times a second.
 template <typename Ready>

@@ -1,7 +1,6 @@
 #include "io/io_handle.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,10 +26,11 @@ size_t open_file_limit() {
     return std::clamp<size_t>(limit.rlim_cur / 4, 4, most_open_files);
 }
 
-Failure failure_of(const Request& request, int error, const char* detail) {
+Failure failure_of(const Request& request, const File& file, int error, const std::string& detail) {
     Failure failure;
     failure.error = error;
     failure.detail = detail;
+    failure.path = file.path();
     failure.offset = request.offset;
     failure.nbytes = request.nbytes;
     failure.write = request.write;
@@ -73,7 +73,7 @@ struct IoHandle::Parts {
 };
 
 IoHandle::IoHandle(const HandleOptions& options, Backend backend)
-    : options_(options), backend_(std::move(backend)), process_(::getpid()) {
+    : options_(options), backend_(std::move(backend)) {
     options_.check();
     parts_ = std::make_unique<Parts>(options_);
     try {
@@ -88,7 +88,7 @@ IoHandle::IoHandle(const HandleOptions& options, Backend backend)
 }
 
 IoHandle::~IoHandle() {
-    if (process_ == ::getpid()) {
+    if (process_.is_this_one()) {
         close();
     } else {
         static_cast<void>(parts_.release());  // its threads and rings are the parent's
@@ -96,33 +96,30 @@ IoHandle::~IoHandle() {
 }
 
 IoHandle::Parts& IoHandle::usable() const {
-    if (process_ != ::getpid()) {
-        throw HandleUnusable("this handle belongs to process " + std::to_string(process_) +
-                             "; after fork, create a handle of the child's own");
-    }
+    process_.require("handle");
     if (parts_->closed.load(std::memory_order_acquire)) {
-        throw HandleUnusable("this handle is closed; create a new one");
+        throw HandleClosed("this handle is closed; create a new one");
     }
     return *parts_;
 }
 
 std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName& name,
-                                          const Interrupt& interrupt, OpenFiles* open_files) {
+                                          const Waiting& waiting, OpenFiles* open_files) {
     Parts& parts = usable();
-    std::shared_ptr<File>* known = nullptr;
+    std::weak_ptr<File>* known = nullptr;
     if (open_files != nullptr && name.descriptor < 0) {
         // Small requests are opened without O_DIRECT, which large ones want: two entries.
         const bool large =
             has_whole_unit(request.nbytes, request.offset, static_cast<uint32_t>(sys::page_size()));
         known = &(*open_files)[name.path + (large ? '\1' : '\0')];
-        if (*known != nullptr) {
-            return *known;
+        if (auto file = known->lock()) {
+            return file;
         }
     }
     for (;;) {
         try {
             auto file = File::open(name, request.write, request.nbytes, request.offset,
-                                   parts.budget->acquire(interrupt));
+                                   parts.budget->acquire(waiting));
             if (file->refused_at_open()) {
                 parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
             }
@@ -134,7 +131,7 @@ std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName
             // Descriptors held by requests in flight come back; others do not.
             const bool out_of_descriptors =
                 error.failure.error == EMFILE || error.failure.error == ENFILE;
-            if (out_of_descriptors && parts.budget->wait_for_release(interrupt)) {
+            if (out_of_descriptors && parts.budget->wait_for_release(waiting)) {
                 continue;
             }
             error.failure.offset = request.offset;
@@ -146,23 +143,14 @@ std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName
 
 std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& name,
                                              const std::shared_ptr<OperationGroup>& group,
-                                             const Interrupt& interrupt, OpenFiles* open_files) {
+                                             const Waiting& waiting, OpenFiles* open_files) {
     check_range(request);
-    const std::shared_ptr<File> file = open_file(request, name, interrupt, open_files);
+    const std::shared_ptr<File> file = open_file(request, name, waiting, open_files);
     const uint64_t end = static_cast<uint64_t>(request.offset) + request.nbytes;
-    Failure failure = failure_of(request, 0, "");
-    failure.path = file->path();
-    if (!request.write && end > file->size()) {
-        failure.error = ENODATA;
-        failure.detail = "the read ends at byte " + std::to_string(end) + ", but the file has " +
-                         std::to_string(file->size()) + " bytes";
-        throw IoError(failure);
-    }
-    if (request.write && !file->regular() && end > file->size()) {
-        failure.error = ENOSPC;
-        failure.detail = "the write ends at byte " + std::to_string(end) + ", but the device has " +
-                         std::to_string(file->size()) + " bytes";
-        throw IoError(failure);
+    if (end > file->size() && (!request.write || !file->regular())) {
+        throw IoError(failure_of(request, *file, request.write ? ENOSPC : ENODATA,
+                                 "it ends at byte " + std::to_string(end) + ", but there are " +
+                                     std::to_string(file->size()) + " bytes"));
     }
     const PlanLimits limits{options_.block_size,
                             std::min<size_t>(options_.block_size, PlanLimits{}.staged_block)};
@@ -182,8 +170,7 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
     // other, and a full disk is known before a byte has moved.
     if (request.write && file->regular() && end > file->size() && plan.chunks_left() > 1) {
         if (const int error = file->reserve(request.offset, request.nbytes); error != 0) {
-            failure.error = error;
-            throw IoError(failure);
+            throw IoError(failure_of(request, *file, error, ""));
         }
     }
     return std::make_shared<Operation>(std::move(request), file, std::move(plan), group,
@@ -196,6 +183,9 @@ void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
     for (const auto& operation : operations) {
         if (operation->chunks_left() == 0) {
             operation->finish(0, 0);
+        } else if (const int error = operation->file().make_blocking(); error != 0) {
+            operation->fail(error);
+            operation->finish(operation->abandon_rest(), 0);
         } else {
             with_work.push_back(operation);
         }
@@ -251,10 +241,7 @@ void IoHandle::sync_file(const FileName& name) {
 }
 
 void IoHandle::close() {
-    if (process_ != ::getpid()) {
-        throw HandleUnusable("this handle belongs to process " + std::to_string(process_) +
-                             "; its parent process closes it");
-    }
+    process_.require("handle");
     {
         std::unique_lock lock(parts_->closing);
         parts_->closed.store(true, std::memory_order_release);
@@ -267,13 +254,11 @@ void IoHandle::close() {
 }
 
 bool IoHandle::closed() const {
-    return process_ != ::getpid() || parts_->closed.load(std::memory_order_acquire);
+    return !process_.is_this_one() || parts_->closed.load(std::memory_order_acquire);
 }
 
 IoHandle::Stats IoHandle::stats() const {
-    if (process_ != ::getpid()) {
-        throw HandleUnusable("this handle belongs to process " + std::to_string(process_));
-    }
+    process_.require("handle");
     Stats stats;
     LatencyHistogram::Merged latency;
     const auto add = [&](const Counters& counters) {

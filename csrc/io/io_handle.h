@@ -3,8 +3,6 @@
 // destroying the handle there does nothing.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +14,7 @@
 #include "io/handle_options.h"
 #include "io/operation.h"
 #include "io/probe.h"
+#include "sys/process.h"
 
 namespace deepnvme::io {
 
@@ -34,14 +33,14 @@ public:
     const std::string& backend() const { return backend_.name; }
 
     // Files that one call over many requests has opened, so that each is opened once.
-    using OpenFiles = std::unordered_map<std::string, std::shared_ptr<File>>;
+    using OpenFiles = std::unordered_map<std::string, std::weak_ptr<File>>;
 
     // Opens the file and checks the range. Waits while too many files are held open by earlier
-    // requests. Throws std::invalid_argument, IoError, or what `interrupt` throws; the group does
+    // requests. Throws std::invalid_argument, IoError, or what `waiting` throws; the group does
     // not expect the operation then.
     std::shared_ptr<Operation> prepare(Request request, const FileName& name,
                                        const std::shared_ptr<OperationGroup>& group,
-                                       const Interrupt& interrupt, OpenFiles* open_files = nullptr);
+                                       const Waiting& waiting, OpenFiles* open_files = nullptr);
     // Starts what prepare() made; each operation ends in its group, whatever happens.
     void enqueue(std::span<const std::shared_ptr<Operation>> operations);
 
@@ -79,16 +78,16 @@ private:
 
     Parts& usable() const;  // throws in a forked child and after close()
     std::shared_ptr<File> open_file(const Request& request, const FileName& name,
-                                    const Interrupt& interrupt, OpenFiles* open_files);
+                                    const Waiting& waiting, OpenFiles* open_files);
 
     const HandleOptions options_;
     const Backend backend_;
-    const pid_t process_;
+    const sys::OwnerProcess process_;
     std::unique_ptr<Parts> parts_;
 };
 
-// A handle is closed, or belongs to another process.
-class HandleUnusable : public std::runtime_error {
+// A handle is closed.
+class HandleClosed : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };

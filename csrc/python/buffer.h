@@ -37,6 +37,9 @@ struct BufferView {
 // negated tensors, arrays of Python objects, objects that are no buffer at all. Needs the GIL.
 BufferView view_buffer(py::handle object, bool need_owner);
 
+// The object, or for a torch tensor that is lazily conjugated or negated a new one with its values.
+py::object resolve_lazy_views(py::handle object);
+
 // What is_pinned() looks up, at a fraction of the cost. Nothing when `object` has no host memory
 // that could be pinned (a fake or meta tensor, another device): it raises only for what is no
 // buffer. `worth_a_look` is asked first, with the address of the first element: false ends it

@@ -36,6 +36,32 @@ const Torch* torch() {
 
 // A subclass that computes in Python what its operations do (FakeTensor, FunctionalTensor, jagged
 // tensors) may have no memory, or memory that is not its elements.
+// What matters of a torch.dtype, of which there are a few dozen.
+struct DtypeTraits {
+    PyObject* dtype;
+    size_t itemsize;
+    bool quantized;
+    bool may_be_conj;  // complex: a view may be its lazy conjugate
+    bool may_be_neg;   // complex, or the imaginary part of one: a view may be lazily negated
+};
+
+const DtypeTraits& traits_of(py::handle tensor) {
+    static const Name dtype_name("dtype");
+    static std::vector<DtypeTraits> known;
+    const py::object dtype = dtype_name.of(tensor);
+    for (const DtypeTraits& traits : known) {
+        if (traits.dtype == dtype.ptr()) {
+            return traits;
+        }
+    }
+    const bool complex = dtype.attr("is_complex").cast<bool>();
+    const bool floating = dtype.attr("is_floating_point").cast<bool>();
+    known.push_back({dtype.ptr(), dtype.attr("itemsize").cast<size_t>(),
+                     tensor.attr("is_quantized").cast<bool>(), complex, complex || floating});
+    dtype.inc_ref();  // kept for good
+    return known.back();
+}
+
 bool has_own_dispatch(py::handle tensor) {
     static const Name dispatch("__torch_dispatch__");
     PyTypeObject* type = Py_TYPE(tensor.ptr());
@@ -71,12 +97,12 @@ std::vector<int64_t> integers(const py::object& tuple, int64_t scale) {
 
 // Everything but the owner, of a strided tensor in host memory.
 BufferView view_elements(py::handle tensor, std::byte* data) {
-    static const Name nbytes("nbytes"), itemsize("itemsize"), is_contiguous("is_contiguous"),
-        shape("shape"), stride("stride");
+    static const Name nbytes("nbytes"), is_contiguous("is_contiguous"), shape("shape"),
+        stride("stride");
     BufferView view;
     view.data = data;
     view.nbytes = to_size(nbytes.of(tensor));
-    view.itemsize = to_size(itemsize.of(tensor));
+    view.itemsize = traits_of(tensor).itemsize;
     view.contiguous = is_contiguous.called_true_on(tensor);
     if (!view.contiguous) {
         view.shape = integers(shape.of(tensor), 1);
@@ -123,10 +149,22 @@ bool is_torch_tensor(py::handle object) {
     return found != nullptr && PyObject_TypeCheck(object.ptr(), found->tensor);
 }
 
+py::object resolve_lazy_views(py::handle object) {
+    static const Name is_conj("is_conj"), is_neg("is_neg"), resolve_conj("resolve_conj"),
+        resolve_neg("resolve_neg");
+    if (is_torch_tensor(object) && !has_own_dispatch(object)) {
+        const DtypeTraits traits = traits_of(object);
+        if ((traits.may_be_conj && is_conj.called_true_on(object)) ||
+            (traits.may_be_neg && is_neg.called_true_on(object))) {
+            return resolve_neg.call_on(resolve_conj.call_on(object));
+        }
+    }
+    return py::reinterpret_borrow<py::object>(object);
+}
+
 BufferView view_torch(py::handle tensor, bool need_owner) {
-    static const Name layout("layout"), is_nested("is_nested"), is_quantized("is_quantized"),
-        is_cpu("is_cpu"), is_conj("is_conj"), is_neg("is_neg"), device("device"),
-        untyped_storage("untyped_storage");
+    static const Name layout("layout"), is_nested("is_nested"), is_cpu("is_cpu"),
+        is_conj("is_conj"), is_neg("is_neg"), device("device"), untyped_storage("untyped_storage");
     if (has_own_dispatch(tensor)) {
         refuse(
             std::string(Py_TYPE(tensor.ptr())->tp_name) +
@@ -140,7 +178,8 @@ BufferView view_torch(py::handle tensor, bool need_owner) {
     if (is_nested.true_of(tensor)) {
         refuse("a nested tensor is not one block of memory; pass its parts: unbind()");
     }
-    if (is_quantized.true_of(tensor)) {
+    const DtypeTraits traits = traits_of(tensor);
+    if (traits.quantized) {
         refuse(
             "the bytes of a quantized tensor leave out its scale; pass int_repr() and keep the "
             "scale");
@@ -149,10 +188,10 @@ BufferView view_torch(py::handle tensor, bool need_owner) {
         refuse("a tensor on device '" + std::string(py::str(device.of(tensor))) +
                "' is not in host memory; pass a CPU tensor");
     }
-    if (is_conj.called_true_on(tensor)) {
+    if (traits.may_be_conj && is_conj.called_true_on(tensor)) {
         refuse("the memory of a lazily conjugated tensor is not its value; pass resolve_conj()");
     }
-    if (is_neg.called_true_on(tensor)) {
+    if (traits.may_be_neg && is_neg.called_true_on(tensor)) {
         refuse("the memory of a lazily negated tensor is not its value; pass resolve_neg()");
     }
     BufferView view = view_elements(tensor, transferable_address(tensor));

@@ -1,7 +1,6 @@
 // The class `Handle`: what aio.aio_handle is made of. Every method that can wait gives up the GIL.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -43,16 +42,15 @@ uint64_t count_or_raise(const io::OperationGroup::Outcome& outcome) {
 // One request, or many, that the caller holds on to.
 class Ticket {
 public:
-    explicit Ticket(std::shared_ptr<io::OperationGroup> group)
-        : group_(std::move(group)), process_(::getpid()) {}
+    explicit Ticket(std::shared_ptr<io::OperationGroup> group) : group_(std::move(group)) {}
 
     bool done() const {
-        check_process();
+        process_.require("future");
         return group_->done();
     }
 
     bool wait(std::optional<double> timeout) const {
-        check_process();
+        process_.require("future");
         bool done = true;
         {
             const py::gil_scoped_release unlocked;
@@ -77,21 +75,13 @@ public:
     }
 
     void notify(std::shared_ptr<io::CompletionChannel> channel, uint64_t token) const {
-        check_process();
+        process_.require("future");
         group_->when_done([channel = std::move(channel), token] { channel->push(token); });
     }
 
 private:
-    void check_process() const {
-        if (process_ != ::getpid()) {
-            throw io::HandleUnusable("this future belongs to process " + std::to_string(process_) +
-                                     ", which alone learns of its completion; after fork, start "
-                                     "requests of the child's own");
-        }
-    }
-
     std::shared_ptr<io::OperationGroup> group_;
-    pid_t process_;
+    sys::OwnerProcess process_;
 };
 
 class Handle {
@@ -127,7 +117,8 @@ public:
         auto group = std::make_shared<io::OperationGroup>();
         {
             const py::gil_scoped_release unlocked;
-            const auto operation = handle_->prepare(std::move(request), name, group, check_signals);
+            const auto operation =
+                handle_->prepare(std::move(request), name, group, {check_signals, {}});
             handle_->run(operation, *group, check_signals);
         }
         return static_cast<int>(count_or_raise(group->outcome()));
@@ -216,7 +207,8 @@ private:
 
     void start(io::Request request, const io::FileName& name,
                const std::shared_ptr<io::OperationGroup>& group) {
-        const auto operation = handle_->prepare(std::move(request), name, group, check_signals);
+        const auto operation =
+            handle_->prepare(std::move(request), name, group, {check_signals, {}});
         handle_->enqueue({&operation, 1});
     }
 
@@ -225,23 +217,27 @@ private:
                    const std::shared_ptr<io::OperationGroup>& group) {
         io::IoHandle::OpenFiles open_files;
         std::vector<std::shared_ptr<io::Operation>> prepared;
+        const auto start_prepared = [&] {
+            handle_->enqueue(prepared);
+            prepared.clear();
+        };
+        const io::Waiting waiting{check_signals, start_prepared};
         for (auto& [request, name] : requests) {
             try {
                 prepared.push_back(
-                    handle_->prepare(std::move(request), name, group, check_signals, &open_files));
+                    handle_->prepare(std::move(request), name, group, waiting, &open_files));
             } catch (const io::IoError& error) {
                 group->expect();
                 group->finish(0, error.failure);
             } catch (...) {
-                handle_->enqueue(prepared);
+                start_prepared();
                 throw;
             }
             if (prepared.size() == prepared_at_once) {
-                handle_->enqueue(prepared);
-                prepared.clear();
+                start_prepared();
             }
         }
-        handle_->enqueue(prepared);
+        start_prepared();
     }
 
     std::unique_ptr<io::IoHandle> handle_;

@@ -50,7 +50,10 @@ off_t file_offset(py::handle offset) {
 }
 
 io::Request make_request(py::handle buffer, bool write, bool borrowed) {
-    BufferView view = view_buffer(buffer, !borrowed);
+    const py::object source =
+        write ? resolve_lazy_views(buffer) : py::reinterpret_borrow<py::object>(buffer);
+    borrowed = borrowed && source.is(buffer);  // a copy made here is held by nobody else
+    BufferView view = view_buffer(source, !borrowed);
     if (!write && !view.writable) {
         throw py::value_error(
             "the buffer to read into is read-only; give one that can be written, such as a "
@@ -71,8 +74,7 @@ io::Request make_request(py::handle buffer, bool write, bool borrowed) {
     }
     request.region = pin::deepspeed_pin_tensor_t::instance().use(view.span.data, view.span.nbytes);
     if (!request.region && !borrowed) {
-        request.keepalive = keep_alive(view.owner ? std::move(view.owner)
-                                                  : py::reinterpret_borrow<py::object>(buffer));
+        request.keepalive = keep_alive(view.owner ? std::move(view.owner) : source);
     }
     return request;
 }

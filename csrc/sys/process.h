@@ -1,0 +1,28 @@
+// Whose an object is: a forked child has the memory of its parent's objects, but not their threads.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+namespace deepnvme::sys {
+
+class WrongProcess : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+// The process that made it. Asking costs no system call: a fork handler counts.
+class OwnerProcess {
+public:
+    OwnerProcess();
+    bool is_this_one() const;
+    void require(const char* what) const;  // throws WrongProcess: "this <what> belongs to ..."
+
+private:
+    pid_t pid_;
+    uint64_t generation_;
+};
+
+}  // namespace deepnvme::sys
