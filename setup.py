@@ -256,6 +256,12 @@ class EngineFlags(Command):
         print(f"ENGINE_LIBS := {shlex.join([arg for found in probes for arg in found.link_args])}")
 
 
+def sources() -> list[str]:
+    """Relative, as setuptools wants them; the binding first, whose files compile longest."""
+    found = sorted(path.relative_to(ROOT) for path in ROOT.glob("csrc/**/*.cpp"))
+    return [str(path) for path in sorted(found, key=lambda path: path.parts[1] != "python")]
+
+
 def extension():
     from pybind11.setup_helpers import Pybind11Extension
 
@@ -264,8 +270,7 @@ def extension():
     )
     return Pybind11Extension(
         "_deepnvme",
-        # Relative, as setuptools wants them, and in one order everywhere.
-        sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/**/*.cpp")),
+        sources(),
         depends=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/**/*.h")),
         include_dirs=["csrc"],
         cxx_std=20,

@@ -166,9 +166,6 @@ class Ticket(metaclass=_Pybind11Type):
     def result(self) -> int:
         """Bytes moved, once done. Raises AioError when any operation failed."""
 
-    def completed(self) -> int:
-        """Operations completed, once done. Raises AioError when any operation failed."""
-
     def notify(self, channel: CompletionChannel, token: int) -> None:
         """Push `token` to `channel` once done; at once if it is."""
 
@@ -229,7 +226,7 @@ class Handle(metaclass=_Pybind11Type):
         """Start many requests: items are (buffer, file) or (buffer, file, offset).
 
         Bad arguments raise before anything has started. A file that cannot be opened fails its own
-        operation only. A path that several items name is opened once.
+        operation only. Items that name one path share its descriptors.
         """
 
     def wait(self) -> int:

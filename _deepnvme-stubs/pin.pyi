@@ -17,7 +17,8 @@ class _DLPackExporter(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 # A torch tensor, an object with the buffer protocol (NumPy array, bytearray, ...), or a DLPack
-# exporter. _Memory: TypeAlias = Buffer | _DLPackExporter
+# exporter.
+_Memory: TypeAlias = Buffer | _DLPackExporter
 
 class PinError(MemoryError):
     """Memory could not be page-locked. Nothing is left locked or mapped by the failed call."""
@@ -65,9 +66,9 @@ def allocate_dlpack(nbytes: int, tag: str) -> CapsuleType:
 def release(address: int) -> bool:
     """True if `address` was the first byte of a pinned region, which is no longer pinned.
 
-    Nor is it counted. False for any other address, and the second time. Pages of a region above 256
-    KiB are unlocked once no request uses them; those of a smaller one stay locked, as cached. The
-    memory can be used until its last alias goes.
+    Nor is it counted. False for any other address, and the second time. Pages of a region above
+    256 KiB are unlocked once no request uses them; those of a smaller one stay locked, as cached.
+    The memory can be used until its last alias goes.
     """
 
 def is_pinned(buffer: _Memory) -> bool:

@@ -20,8 +20,9 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "io_uring fixed": ("--ioengine=io_uring", "--fixedbufs=1", "--iomem=mmap"),
 }
 
-# Off: what fio does around a run and the others do not (drop caches, advise, sample the disk).
-QUIET = ("--invalidate=0", "--fadvise_hint=0", "--disk_util=0", "--randrepeat=0")
+# Off: what fio does and the others do not (drop caches, advise, sample the disk, change its buffers
+# before each write).
+QUIET = ("--invalidate=0", "--fadvise_hint=0", "--disk_util=0", "--scramble_buffers=0")
 
 
 @dataclass(frozen=True)

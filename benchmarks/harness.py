@@ -103,7 +103,7 @@ class Ratio:
         return max(self.of_medians, self.median_of_rounds)
 
     def __str__(self) -> str:
-        return f"{self.of_medians:.2f} / {self.median_of_rounds:.2f}"
+        return f"{self.of_medians:.3f} / {self.median_of_rounds:.3f}"
 
 
 def compare(ours: Sequence[float], other: Sequence[float]) -> Ratio:

@@ -25,24 +25,20 @@ def run(context: Context) -> Result:
     paths = prepare_files(context.folder / "many", count, NBYTES)
     single = prepare_file(context.folder / "single.bin", count * NBYTES)
     with ExitStack() as stack:
-        handle = stack.enter_context(ours.handle(context))
-        tensors = [stack.enter_context(ours.pinned(handle, NBYTES)) for _ in range(count)]
+        owner = stack.enter_context(ours.handle(context))
+        tensors = [stack.enter_context(ours.pinned(owner, NBYTES)) for _ in range(count)]
         separate = [Piece(tensor, path) for tensor, path in zip(tensors, paths, strict=True)]
         shared = [Piece(tensor, single, i * NBYTES) for i, tensor in enumerate(tensors)]
         for reading in (True, False):
             direction = "read" if reading else "write"
-            one = ours.many(
-                "aio many", handle, separate, reading, context, context.attempts, passes
-            )
             job = _nrfiles(context, direction, paths, passes)
-            _measure(context, result, [one], job, f"{direction} {count} files", paths)
-            one = ours.many("aio many", handle, shared, reading, context, context.attempts, passes)
+            _measure(context, result, separate, job, f"{direction} {count} files", paths)
             job = fio.Job(
                 direction, fio.one_file(single, count * NBYTES), count * NBYTES,
                 "64k", context.queue_depth, context.fio_mode, passes=passes,
                 kernel_workers=context.on_tmpfs,
             )  # fmt: skip
-            _measure(context, result, [one], job, f"{direction} {count} offsets of one file", ())
+            _measure(context, result, shared, job, f"{direction} {count} offsets of one file", ())
     return result
 
 
@@ -66,18 +62,23 @@ def _nrfiles(context: Context, direction: str, paths: Sequence[Path], passes: in
 def _measure(
     context: Context,
     result: Result,
-    contestants: list[Contestant],
+    pieces: Sequence[Piece],
     job: fio.Job,
     work: str,
     paths: Sequence[Path],
 ) -> None:
     """One comparison; `paths` are given where DeepSpeed does the same work."""
-    contestants = [*contestants, *fio.contestants(job, context.attempts, context.quick)]
+    contestants = fio.contestants(job, context.attempts, context.quick)
     if paths and context.deepspeed is not None:
         contestants.append(_deepspeed(context, job, paths))
-    series = run_rounds(contestants, context.rounds, context.progress)
+    reading = job.direction == "read"
+    with ours.handle(context) as handle:
+        contestants.append(
+            ours.many("aio many", handle, pieces, reading, context, context.attempts, job.passes)
+        )
+        series = run_rounds(contestants, context.rounds, context.progress)
     best = fio.best(series)
-    result.add(work, "existing file" if job.direction == "read" else "overwrite", series, best)
+    result.add(work, "existing file" if reading else "overwrite", series, best)
     mine = series["aio many"]
     what = f"{work}, {context.medium}"
     target = "of fio nrfiles" if paths else "of fio 64 KiB"

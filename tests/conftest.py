@@ -94,3 +94,12 @@ def make_handle() -> Iterator[Callable[..., Any]]:
     yield make
     for handle in reversed(made):
         handle.close()
+
+
+@pytest.fixture
+def handle(backend: str, make_handle: Callable[..., Any]) -> Any:
+    """One handle for all examples of a test; its blocks are small, so that small tensors are many.
+
+    A context of libaio takes milliseconds to destroy, so a handle for each example would be slow.
+    """
+    return make_handle(backend, block_size=16384)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,16 @@ from support.files import contents, drop_cache
 from support.mounts import ext4_image
 
 
-@pytest.fixture
-def sectors(tmp_path: Path) -> Iterator[Path]:
-    with ext4_image(tmp_path / "image", 64 << 20, sector_size=4096) as path:
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    point = tmp_path_factory.mktemp("drive") / "image"
+    with ext4_image(point, 64 << 20, sector_size=4096) as path:
         yield path
+
+
+@pytest.fixture
+def sectors(drive: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=drive))
 
 
 @pytest.mark.parametrize("nbytes", [512, 1536, 4608, 8192, 3 * 4608, 100_000])

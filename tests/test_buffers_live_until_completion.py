@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import _deepnvme
+import support.torch_threads  # noqa: F401
 from support.buffers import fill, locked, pattern, raw, tensor_of
 from support.counters import counters
 

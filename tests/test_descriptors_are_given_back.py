@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,23 @@ import pytest
 import torch
 
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import pattern, tensor_of
-from support.counters import counters
+from support.counters import counters, until
 from support.in_flight import TEXT, refuses_text
 
 NBYTES = 5001
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """The block ends with as many descriptors as it began with."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    until(
+        lambda: len(os.listdir("/proc/self/fd")) == before,
+        f"{len(os.listdir('/proc/self/fd'))} descriptors are {before} again",
+    )
 
 
 def deleted_files() -> int:
@@ -32,7 +46,7 @@ def test_two_thousand_operations(directory: Path, backend: str, make_handle: Any
     handle = make_handle(backend)
     tensor = tensor_of(pattern(NBYTES))
     handle.sync_pwrite(tensor, directory / "warm")
-    with counters():
+    with no_more_descriptors():
         for index in range(2000):
             path = directory / f"{index % 100}"
             if index % 4 == 0:
@@ -50,7 +64,7 @@ def test_save_and_unlink(directory: Path, backend: str, make_handle: Any) -> Non
     handle = make_handle(backend)
     handle.sync_pwrite(torch.ones(1), directory / "warm")
     before = deleted_files()
-    with counters():
+    with no_more_descriptors():
         for index in range(50):
             path = directory / f"{index}"
             handle.async_pwrite(tensor_of(pattern(200_001)), path)
@@ -64,7 +78,7 @@ def test_a_file_unlinked_in_flight(directory: Path, backend: str, make_handle: A
     handle = make_handle(backend)
     handle.sync_pwrite(torch.ones(1), directory / "warm")
     before = deleted_files()
-    with counters():
+    with no_more_descriptors():
         for index in range(50):
             path = directory / f"{index}"
             handle.async_pwrite(tensor_of(pattern(200_001)), path)
@@ -81,7 +95,7 @@ def test_failures(directory: Path, backend: str, make_handle: Any) -> None:
     path = directory / "file"
     handle.sync_pwrite(tensor_of(pattern(NBYTES)), path)
     overlapping = torch.zeros(1).expand(10)
-    with counters():
+    with no_more_descriptors():
         for _ in range(100):
             for call in (
                 lambda: handle.sync_pread(torch.empty(NBYTES), path),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import pattern, tensor_of
 from support.counters import counters
 from support.in_flight import TEXT, refuses_text

@@ -30,9 +30,9 @@ ROUND_TRIP = """
 import json, sys
 import aio
 from support.buffers import fill, pattern, raw, shifted
-backend, name, nbytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+backend, name, nbytes, depth = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 same = []
-with aio.aio_handle(block_size=16384, queue_depth=8, backend=backend) as handle:
+with aio.aio_handle(block_size=16384, queue_depth=depth, backend=backend) as handle:
     tensor = shifted(nbytes, 64)
     for n in range(2):
         data = pattern(nbytes, seed=n)
@@ -48,6 +48,7 @@ print(json.dumps({"same": same, "stats": stats}))
 
 NBYTES = 4 << 20
 BLOCKS = NBYTES // 16384
+DEPTH = 8
 
 
 def check(answer: Any) -> None:
@@ -68,7 +69,7 @@ def test_the_drive_refuses_the_memory(disk: Path, tmp_path: Path, backend: str) 
     if memory <= 64:
         pytest.skip(f"this drive takes memory aligned to {memory}: nothing to refuse")
     environment = preload(tmp_path, LYING_STATX)
-    check(child_answer(ROUND_TRIP, backend, path, NBYTES, environment=environment))
+    check(child_answer(ROUND_TRIP, backend, path, NBYTES, DEPTH, environment=environment))
 
 
 def test_few_calls_are_spent_on_it(disk: Path, tmp_path: Path) -> None:
@@ -83,18 +84,20 @@ def test_few_calls_are_spent_on_it(disk: Path, tmp_path: Path) -> None:
     environment = preload(tmp_path, LYING_STATX)
     wrapper = [*with_strace(log, "trace=pread64,pwrite64", path=path), "-E", ""]
     wrapper[-1] = f"LD_PRELOAD={environment['LD_PRELOAD']}"
-    check(child_answer(ROUND_TRIP, "posix", path, NBYTES, wrapper=wrapper))
-    calls = log.read_text(errors="replace").splitlines()
+    check(child_answer(ROUND_TRIP, "posix", path, NBYTES, DEPTH, wrapper=wrapper))
+    lines = log.read_text(errors="replace").splitlines()
+    calls = [line for line in lines if "<unfinished" not in line]  # its result is in a later line
     refused = sum("EINVAL" in call for call in calls)
-    assert 1 <= refused <= 4 * 8
+    assert 1 <= refused <= 4 * DEPTH
     assert len(calls) <= 4 * BLOCKS + refused + 64
 
 
 def test_the_first_transfer_only(disk: Path, tmp_path: Path) -> None:
+    # strace counts by thread, and a queue of one has one.
     path, log = disk / "file", tmp_path / "log"
     calls = SUBMIT_CALLS["posix"]
     wrapper = with_strace(log, f"trace={calls}", f"inject={calls}:error=EINVAL:when=1", path=path)
-    answer = child_answer(ROUND_TRIP, "posix", path, NBYTES, wrapper=wrapper)
+    answer = child_answer(ROUND_TRIP, "posix", path, NBYTES, 1, wrapper=wrapper)
     assert injections(log) >= 1
     assert answer["same"] == [True] * 8
     assert answer["stats"]["failed"] == 0
@@ -108,13 +111,15 @@ def test_failing_for_ever_is_an_error(disk: Path, tmp_path: Path, backend: str) 
         pytest.skip("strace cannot make the requests of a ring fail")
     path, log = disk / "file", tmp_path / "log"
     calls = SUBMIT_CALLS[backend]
+    # The first io_submit of a thread is the engine's own, while it is made.
+    when = "2+" if backend == "libaio" else "1+"
     wrapper = with_strace(
         log,
         f"trace={calls}",
-        f"inject={calls}:error=EINVAL",
+        f"inject={calls}:error=EINVAL:when={when}",
         path=[path] if backend == "posix" else [],
     )
-    done = run_child(ROUND_TRIP, backend, path, NBYTES, wrapper=wrapper)
+    done = run_child(ROUND_TRIP, backend, path, NBYTES, DEPTH, wrapper=wrapper)
     assert done.returncode == 1
     assert "AioError" in done.stderr
     assert "Invalid argument" in done.stderr

@@ -52,41 +52,36 @@ def test_sizes(directory: Path, backend: str, make_handle: Any, nbytes: int, pin
     before=st.integers(0, 5 * BLOCK),
     nbytes=st.integers(1, 3 * BLOCK),
     offset=st.one_of(st.integers(0, 5 * BLOCK), st.sampled_from([512, 4096, BLOCK])),
-    parallelism=st.sampled_from([1, 3]),
 )
 def test_writes_at_offsets_neither_pad_nor_truncate(
-    directory: Path, backend: str, before: int, nbytes: int, offset: int, parallelism: int
+    directory: Path, handle: Any, before: int, nbytes: int, offset: int
 ) -> None:
-    import aio
-
     path = directory / "file"
     path.write_bytes(pattern(before, seed=1))
     model = FileModel(pattern(before, seed=1))
     data = pattern(nbytes, seed=2)
-    with aio.aio_handle(
-        block_size=BLOCK, intra_op_parallelism=parallelism, backend=backend
-    ) as handle:
-        assert handle.sync_pwrite(tensor_of(data), str(path), offset) == 1
+    assert handle.sync_pwrite(tensor_of(data), str(path), offset) == 1
     model.write(offset, data)
     assert path.stat().st_size == max(before, offset + nbytes)
     assert contents(path) == model.content()
 
 
+@pytest.fixture
+def pair(backend: str, make_handle: Any) -> Any:
+    """A handle with two workers."""
+    return make_handle(backend, block_size=BLOCK, intra_op_parallelism=2)
+
+
 @given(cuts=st.lists(st.integers(1, 4 * BLOCK - 1), min_size=1, max_size=12, unique=True))
 def test_neighbours_written_at_once_keep_each_others_bytes(
-    directory: Path, backend: str, cuts: list[int]
+    directory: Path, pair: Any, cuts: list[int]
 ) -> None:
-    """Pieces that meet inside a block are all in flight together: no block may be read, changed and
-    written back.
-    """
-    import aio
-
+    """Pieces that meet inside a block are in flight together: none may write the block back."""
     data = pattern(4 * BLOCK)
     edges = [0, *sorted(cuts), len(data)]
     path = directory / "file"
     path.unlink(missing_ok=True)
-    with aio.aio_handle(block_size=BLOCK, intra_op_parallelism=2, backend=backend) as handle:
-        for start, end in itertools.pairwise(edges):
-            handle.async_pwrite(tensor_of(data[start:end]), str(path), start)
-        assert handle.wait() == len(edges) - 1
+    for start, end in itertools.pairwise(edges):
+        pair.async_pwrite(tensor_of(data[start:end]), str(path), start)
+    assert pair.wait() == len(edges) - 1
     assert contents(path) == data

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import _deepnvme
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import fill, locked, pattern, raw
 from support.child import child_answer, with_low_memlock
 from support.counters import counters

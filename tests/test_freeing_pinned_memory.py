@@ -11,6 +11,7 @@ import torch
 
 import _deepnvme
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import locked
 from support.counters import counters
 

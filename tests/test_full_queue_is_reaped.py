@@ -83,10 +83,11 @@ print(json.dumps([done, written, raw(back) == data]))
 """
 
 
-@pytest.mark.parametrize("when", ["1..50", "1+2"])
+@pytest.mark.parametrize("when", ["2..51", "2+2"])
 def test_bursts_of_eagain(disk: Path, tmp_path: Path, backend: str, when: str) -> None:
+    """From the second call of each thread on: the first is the engine's own, while it is made."""
     log, path = tmp_path / "log", disk / "file"
-    if backend == "posix" and when == "1..50":
+    if backend == "posix" and when == "2..51":
         pytest.skip("a plain read that says EAGAIN fifty times in a row has the right to fail")
     wrapper = with_strace(
         log,

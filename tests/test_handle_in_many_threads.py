@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import pattern, raw, tensor_of
 from support.counters import counters
 

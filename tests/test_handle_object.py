@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import aio
+import support.torch_threads  # noqa: F401
 from support.buffers import pattern, tensor_of
 from support.child import child_answer, with_strace
 from support.counters import counters

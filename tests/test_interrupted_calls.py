@@ -13,11 +13,12 @@ ROUND_TRIP = """
 import json, sys
 import torch, aio
 from support.buffers import pattern, raw, tensor_of
-backend, name = sys.argv[1:3]
+backend, names = sys.argv[1], sys.argv[2:]
 same = []
 options = {"block_size": 65536, "queue_depth": 8, "intra_op_parallelism": 2}
 with aio.aio_handle(**options, backend=backend) as handle:
-    for n in range(3):
+    for n in range(6):
+        name = names[n % len(names)]
         data = pattern(8 * 65536 + 123, seed=n)
         handle.async_pwrite(tensor_of(data), name, n << 20)
         handle.wait()
@@ -32,17 +33,17 @@ print(json.dumps({"same": same, "retries": retries}))
 """
 
 
-def test_eintr(directory: Path, tmp_path: Path, backend: str) -> None:
-    log, path = tmp_path / "log", directory / "file"
+def test_eintr(disk: Path, tmpfs: Path, tmp_path: Path, backend: str) -> None:
+    log, paths = tmp_path / "log", [disk / "file", tmpfs / "file"]
     wrapper = with_strace(
         log,
         f"trace={REAP_CALLS[backend]}",
         f"inject={REAP_CALLS[backend]}:error=EINTR:when=1+2",
-        path=[path] if backend == "posix" else [],
+        path=paths if backend == "posix" else [],
     )
-    answer = child_answer(ROUND_TRIP, backend, path, wrapper=wrapper)
+    answer = child_answer(ROUND_TRIP, backend, *paths, wrapper=wrapper)
     assert injections(log) > 0
-    assert answer["same"] == [True] * 6
+    assert answer["same"] == [True] * 12
 
 
 def test_eintr_from_handing_requests_over(disk: Path, tmp_path: Path, backend: str) -> None:
@@ -52,7 +53,7 @@ def test_eintr_from_handing_requests_over(disk: Path, tmp_path: Path, backend: s
     wrapper = with_strace(log, "trace=io_submit", "inject=io_submit:error=EINTR:when=1+2")
     answer = child_answer(ROUND_TRIP, backend, disk / "file", wrapper=wrapper)
     assert injections(log) > 0
-    assert answer["same"] == [True] * 6
+    assert answer["same"] == [True] * 12
 
 
 STORM = """

@@ -57,21 +57,20 @@ def test_wholly_past_a_file_of_27_bytes(
     pinned=st.booleans(),
 )
 def test_any_size_any_offset(
-    directory: Path, backend: str, size: int, offset: int, nbytes: int, pinned: bool
+    directory: Path, handle: Any, size: int, offset: int, nbytes: int, pinned: bool
 ) -> None:
     path = directory / "file"
     data = pattern(size)
     path.write_bytes(data)
-    with aio.aio_handle(block_size=16384, backend=backend) as handle:
-        tensor = canvas(handle, nbytes, pinned)
-        if offset + nbytes <= size:
-            assert handle.sync_pread(tensor, str(path), offset) == 1
-            assert raw(tensor) == data[offset : offset + nbytes]
-            return
-        with pytest.raises(aio.AioError) as caught:
-            handle.sync_pread(tensor, str(path), offset)
-        check(caught.value, path, offset, nbytes, size)
-        assert raw(tensor) == bytes([FILL]) * nbytes
+    tensor = canvas(handle, nbytes, pinned)
+    if offset + nbytes <= size:
+        assert handle.sync_pread(tensor, str(path), offset) == 1
+        assert raw(tensor) == data[offset : offset + nbytes]
+        return
+    with pytest.raises(aio.AioError) as caught:
+        handle.sync_pread(tensor, str(path), offset)
+    check(caught.value, path, offset, nbytes, size)
+    assert raw(tensor) == bytes([FILL]) * nbytes
 
 
 @pytest.mark.parametrize("way", ["read", "pread", "async", "future", "many"])

@@ -12,6 +12,7 @@ import torch
 
 import _deepnvme
 import aio
+import support.torch_threads  # noqa: F401
 from support.addresses import mapped_at
 from support.buffers import locked
 from support.counters import counters

@@ -64,13 +64,6 @@ def pipe(directory: Path) -> Iterator[int]:
         os.close(ends[1])
 
 
-@contextmanager
-def path_only(directory: Path) -> Iterator[int]:
-    (directory / "scrap").write_bytes(bytes(NBYTES))
-    with opened(directory / "scrap", os.O_PATH) as descriptor:
-        yield descriptor
-
-
 Case = Callable[[Path], Any]
 
 CASES = [
@@ -82,8 +75,6 @@ CASES = [
     ("write", folder, {errno.EISDIR, errno.EBADF}),
     ("read", pipe, {errno.ESPIPE}),
     ("write", pipe, {errno.ESPIPE, errno.EBADF}),
-    ("read", path_only, {errno.EBADF}),
-    ("write", path_only, {errno.EBADF}),
 ]
 
 

@@ -11,7 +11,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import aio
 from support.buffers import locked, pattern, raw, tensor_of
 from support.files import contents
 
@@ -60,22 +59,21 @@ def views(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 
 @given(drawn=views(), seed=st.integers(0, 99))
 def test_strided_views(
-    directory: Path, backend: str, drawn: tuple[torch.Tensor, torch.Tensor], seed: int
+    directory: Path, handle: Any, drawn: tuple[torch.Tensor, torch.Tensor], seed: int
 ) -> None:
     base, view = drawn
     path = directory / "file"
     path.unlink(missing_ok=True)
     model = base.clone()
     model_view = model.as_strided(view.size(), view.stride(), view.storage_offset())
-    with aio.aio_handle(block_size=4096, backend=backend) as handle:
-        assert handle.sync_pwrite(view, str(path)) == 1
-        assert contents(path) == raw(view)
-        nbytes = view.numel() * view.element_size()
-        assume(nbytes > 0)
-        new = pattern(nbytes, seed)
-        path.write_bytes(new)
-        model_view.copy_(tensor_of(new, view.dtype).reshape(view.shape))
-        assert handle.sync_pread(view, str(path)) == 1
+    assert handle.sync_pwrite(view, str(path)) == 1
+    assert contents(path) == raw(view)
+    nbytes = view.numel() * view.element_size()
+    assume(nbytes > 0)
+    new = pattern(nbytes, seed)
+    path.write_bytes(new)
+    model_view.copy_(tensor_of(new, view.dtype).reshape(view.shape))
+    assert handle.sync_pread(view, str(path)) == 1
     assert raw(base) == raw(model)
 
 

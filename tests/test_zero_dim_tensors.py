@@ -52,15 +52,31 @@ def test_requires_grad(directory: Path, backend: str, make_handle: Any) -> None:
     assert back.requires_grad
 
 
-def test_storage_released_under_the_tensor(directory: Path, backend: str, make_handle: Any) -> None:
+@pytest.mark.parametrize("left", [0, 4, 399])
+def test_storage_released_under_the_tensor(
+    directory: Path, backend: str, make_handle: Any, left: int
+) -> None:
     """The placeholder of a swapped-out tensor keeps its shape and has no bytes behind it."""
     handle = make_handle(backend)
-    path = directory / "file"
+    written, there = directory / "written", directory / "there"
+    there.write_bytes(bytes(400))
     hollow = torch.ones(100)
-    hollow.untyped_storage().resize_(0)
-    with pytest.raises((ValueError, TypeError)):
-        handle.sync_pwrite(hollow, str(path))
-    assert not path.exists()
-    path.write_bytes(bytes(400))
-    with pytest.raises((ValueError, TypeError)):
-        handle.sync_pread(hollow, str(path))
+    hollow.untyped_storage().resize_(left)
+    ways = [
+        lambda: handle.sync_pwrite(hollow, str(written)),
+        lambda: handle.async_pwrite(hollow, str(written)),
+        lambda: handle.submit_pwrite(hollow, str(written)),
+        lambda: handle.pwrite_many([(hollow, str(written))]),
+        lambda: handle.sync_pread(hollow, str(there)),
+        lambda: handle.async_pread(hollow, str(there)),
+        lambda: handle.submit_pread(hollow, str(there)),
+        lambda: handle.pread_many([(hollow, str(there))]),
+    ]
+    try:
+        for way in ways:
+            with pytest.raises((ValueError, TypeError)):
+                way()
+    finally:
+        # Should the test fail, pytest shows the tensor: let there be something to show.
+        hollow.untyped_storage().resize_(400)
+    assert not written.exists()

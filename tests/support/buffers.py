@@ -21,7 +21,7 @@ def raw(tensor: torch.Tensor) -> bytes:
     """The bytes of a tensor in the order of its elements, whatever its dtype and strides."""
     if tensor.numel() == 0:
         return b""
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
     return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 

@@ -1,0 +1,249 @@
+"""A device whose copies are as late as they may be, so that missing synchronisation is seen.
+
+Its memory is host memory that nothing but its copies may touch.  Work is queued on streams, and one
+thread carries it out: nothing before somebody waits for it, and nothing at all while the test holds
+the device back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from pinned_manager.device import Device, register_device, unregister_device
+from support.counters import PATIENCE_S
+
+TYPE = "fake"
+
+
+@dataclass(frozen=True)
+class FakeType:
+    """What ``tensor.device`` is."""
+
+    type: str = TYPE
+
+    def __str__(self) -> str:
+        return self.type
+
+
+class FakeTensor:
+    """Device memory, ``step`` bytes from one element (a byte) to the next."""
+
+    is_cpu = False
+
+    def __init__(self, data: bytes, step: int = 1, device: FakeType | None = None) -> None:
+        self.device = device or FakeType()
+        self.memory = np.zeros(len(data) * step, dtype=np.uint8)
+        self.elements = self.memory[::step]
+        self.elements[:] = np.frombuffer(data, dtype=np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements.nbytes
+
+
+@dataclass
+class _Work:
+    """One entry of a stream, and the entries before which it may not be carried out."""
+
+    call: Callable[[], None]
+    after: list[_Work]
+    number: int
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class FakeEvent:
+    """The point behind one entry of a stream."""
+
+    def __init__(self, device: FakeDevice, work: _Work) -> None:
+        self._device = device
+        self._work = work
+
+    def query(self) -> bool:
+        return self._work.done.is_set()
+
+    def synchronize(self) -> None:
+        self._device.finish(self._work)
+
+
+class FakeDevice(Device):
+    """``hold()`` keeps everything queued until ``let_go()``; ``launch()`` queues a kernel."""
+
+    def __init__(self) -> None:
+        self.copies = 0  # carried out
+        self.fail_copies = 0  # so many of the next copies are refused
+        self.corrupt_copies = 0  # so many of the next copies to the host arrive wrong
+        self._numbers = itertools.count()
+        self._last: dict[int, _Work] = {}  # by stream, 0 being everybody's default
+        self._streams = itertools.count(1)
+        self._local = threading.local()
+        self._changed = threading.Condition()
+        self._wanted: list[_Work] = []
+        self._held = False
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="fake-device", daemon=True)
+        self._thread.start()
+
+    # ---- the test's side ----
+
+    def hold(self) -> None:
+        """Carry nothing out until let_go()."""
+        with self._changed:
+            self._held = True
+
+    def let_go(self) -> None:
+        """Go on."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def until_asked(self, waiters: int = 1) -> None:
+        """Return once somebody waits for work that is held back."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._wanted) >= waiters, PATIENCE_S):
+                raise AssertionError("nobody waits for the device")
+
+    def launch(self, kernel: Callable[[], None]) -> None:
+        """Queue a kernel on the current stream."""
+        self._queue(kernel)
+
+    def bytes_of(self, tensor: FakeTensor) -> bytes:
+        """What the tensor holds once everything on the default stream is done."""
+        self.record_event().synchronize()
+        return tensor.elements.tobytes()
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._held = False
+            self._changed.notify_all()
+        self._thread.join()
+
+    # ---- the library's side ----
+
+    def record_event(self) -> FakeEvent:
+        return FakeEvent(self, self._queue(lambda: None))
+
+    @contextmanager
+    def side_stream(self, after: Any) -> Iterator[None]:
+        before = self._stream
+        self._local.stream = next(self._streams)
+        self._last[self._stream] = after._work
+        try:
+            yield
+        finally:
+            self._local.stream = before
+
+    def copy_to_host(self, host: torch.Tensor, source: Any) -> FakeEvent:
+        target = host.numpy()
+        corrupt = self._take("corrupt_copies")
+        return self._copy(target, source, corrupt)
+
+    def copy_to_device(self, destination: Any, host: torch.Tensor) -> FakeEvent:
+        return self._copy(destination, host.numpy(), False)
+
+    def octets(self, tensor: Any) -> Any:
+        assert tensor.elements.flags.c_contiguous
+        return tensor.elements
+
+    def contiguous(self, tensor: Any) -> Any:
+        if tensor.elements.flags.c_contiguous:
+            return tensor
+        copy = FakeTensor(bytes(tensor.nbytes))
+        self._queue(lambda: np.copyto(copy.elements, tensor.elements))
+        return copy
+
+    def contiguous_target(self, tensor: Any) -> Any:
+        if tensor.elements.flags.c_contiguous:
+            return tensor
+        return FakeTensor(bytes(tensor.nbytes))
+
+    def finish_target(self, target: Any, tensor: Any) -> None:
+        if target is not tensor:
+            self._queue(lambda: np.copyto(tensor.elements, target.elements))
+        self.record_event().synchronize()
+
+    # ---- streams ----
+
+    @property
+    def _stream(self) -> int:
+        stream: int = getattr(self._local, "stream", 0)
+        return stream
+
+    def _take(self, counter: str) -> bool:
+        left: int = getattr(self, counter)
+        setattr(self, counter, max(left - 1, 0))
+        return left > 0
+
+    def _copy(self, target: Any, source: Any, corrupt: bool) -> FakeEvent:
+        if len(target) != len(source):
+            raise AssertionError("a copy between different sizes")
+        if self._take("fail_copies"):
+            raise RuntimeError("the device does not copy")
+
+        def carry_out() -> None:
+            np.copyto(target, source)
+            self.copies += 1
+            if corrupt:
+                target[-1] ^= 1
+
+        return FakeEvent(self, self._queue(carry_out))
+
+    def _queue(self, call: Callable[[], None]) -> _Work:
+        with self._changed:
+            last = self._last.get(self._stream)
+            work = _Work(call, [last] if last is not None else [], next(self._numbers))
+            self._last[self._stream] = work
+            return work
+
+    def finish(self, work: _Work) -> None:
+        """Have everything up to `work` carried out."""
+        with self._changed:
+            self._wanted.append(work)
+            self._changed.notify_all()
+        if not work.done.wait(PATIENCE_S):
+            raise AssertionError("the device was never let go")
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._ended or (bool(self._wanted) and not self._held)
+                )
+                if not self._wanted:
+                    return
+                work = self._wanted.pop()
+            for step in self._up_to(work):
+                step.call()
+                step.after.clear()
+                step.done.set()
+
+    def _up_to(self, work: _Work) -> list[_Work]:
+        """What `work` waits for and `work`, in the order in which they were queued."""
+        found: dict[int, _Work] = {}
+        open_ends = [work]
+        while open_ends:
+            step = open_ends.pop()
+            if not step.done.is_set() and step.number not in found:
+                found[step.number] = step
+                open_ends += step.after
+        return [found[number] for number in sorted(found)]
+
+
+@contextmanager
+def fake_device() -> Iterator[FakeDevice]:
+    """A fake device that the library knows meanwhile."""
+    device = FakeDevice()
+    register_device(TYPE, device)
+    try:
+        yield device
+    finally:
+        unregister_device(TYPE)
+        device.end()

@@ -1,0 +1,108 @@
+"""The documentation is true: its code runs, its links lead somewhere, its lists are complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aio
+from support.child import run_child
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES_WITH_CODE = [page for page in PAGES if "```python\n" in page.read_text()]
+SOURCES = [
+    *ROOT.glob("*.py"),
+    *(
+        file
+        for folder in ("aio", "pinned_manager", "csrc")
+        for file in (ROOT / folder).rglob("*.*")
+    ),
+    *(ROOT / "tests").glob("*.py"),
+]
+
+# Blocks are padded with the lines before them, so that a traceback names the line of the page.
+RUN_PAGE = """
+import re, sys
+from pathlib import Path
+page = Path(sys.argv[1]).read_text()
+names = {"__name__": "__main__"}
+for block in re.finditer(r"^```python\\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+    before = page.count("\\n", 0, block.start(1))
+    exec(compile("\\n" * before + block[1], sys.argv[1], "exec"), names)
+"""
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
+def test_code_runs(page: Path, tmp_path: Path) -> None:
+    """In order, in one process, in an empty directory, with warnings as errors."""
+    script = f"import os\nos.chdir({str(tmp_path)!r})\n{RUN_PAGE}"
+    options = ("-W", "error", "-W", "ignore::DeprecationWarning:torch")
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = run_child(script, page, options=options, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (page.parent / file).resolve() if file else page
+        assert linked.exists(), target
+        assert not anchor or anchor in headings(linked), target
+
+
+@pytest.mark.parametrize(
+    ("page", "described"),
+    [("handles.md", aio.aio_handle), ("handles.md", aio.IOFuture), ("pinning.md", aio.pin_handle)],
+)
+def test_every_method_is_described(page: str, described: type) -> None:
+    text = (DOCS / page).read_text()
+    missing = [
+        name for name in dir(described) if not name.startswith("_") and f"`{name}" not in text
+    ]
+    assert missing == []
+
+
+def test_every_environment_variable_is_described() -> None:
+    text = (DOCS / "environment.md").read_text()
+    used = set()
+    for file in SOURCES:
+        if file.suffix in (".py", ".cpp"):
+            calls = r"(?:environ(?:\.get)?[(\[]|getenv\()\s*\"(D[A-Z]+_[A-Z_]+)\""
+            used |= set(re.findall(calls, file.read_text()))
+    assert used >= {"DEEPNVME_BACKEND", "DEEPNVME_PIN_CACHE_BYTES", "DEEPNVME_WITHOUT"}
+    assert {name for name in used if f"## {name}\n" not in text} == set()
+
+
+def test_every_file_is_on_the_map() -> None:
+    named = set(re.findall(r"[\w.]*\w", (DOCS / "architecture.md").read_text()))
+    wanted = {file.stem for file in (ROOT / "csrc").rglob("*.*") if file.suffix in (".h", ".cpp")}
+    for package in ("aio", "pinned_manager"):
+        wanted |= {file.name for file in (ROOT / package).rglob("[!_]*.py")}
+    assert wanted - named == set()
+
+
+def test_stubs_match_the_extension() -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    command = [sys.executable, "-m", "mypy.stubtest", "_deepnvme", "--concise"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
