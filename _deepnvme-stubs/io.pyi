@@ -238,6 +238,9 @@ class Handle(metaclass=_Pybind11Type):
     def fsync(self, file: _File) -> None:
         """fsync(2) of a path or of the caller's descriptor. Raises AioError."""
 
+    def require_usable(self) -> None:
+        """Raises RuntimeError in a forked child and after close()."""
+
     def close(self) -> None:
         """Wait for what was started and end the workers. Repeating it is harmless."""
 

@@ -6,10 +6,12 @@ i + 1 while block i is being written. Reading: blocks are read ahead while earli
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10 has its own
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +62,7 @@ class _DeviceTicket:
     def wait(self, timeout: float | None = None) -> bool:
         try:
             self.future.exception(timeout)
-        except TimeoutError:
+        except FutureTimeoutError:
             return False
         return True
 
@@ -85,8 +87,7 @@ class DeviceTransfers:
         self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
     ) -> _DeviceTicket:
         """Start a transfer. Opens the file and orders it after the device's current work, here."""
-        if self._core.closed:
-            raise RuntimeError("this handle is closed; create a new one")
+        self._core.require_usable()
         device = device_of(tensor)
         if not 0 <= file_offset <= 2**63 - 1 - tensor.nbytes:
             raise ValueError(
@@ -100,7 +101,12 @@ class DeviceTransfers:
         def carry_out() -> int:
             try:
                 with device.side_stream(ready):
-                    nbytes = transfer(device, tensor, descriptor, file_offset)
+                    try:
+                        nbytes = transfer(device, tensor, descriptor, file_offset)
+                    except AioError as error:  # of one block: say it of the request
+                        raise _aio_error(
+                            error.errno, error.strerror, error.filename, file_offset, tensor
+                        ) from error
                 if validate:
                     self._validate(device, tensor, descriptor, file_offset)
                 return nbytes
@@ -122,8 +128,9 @@ class DeviceTransfers:
         failures: list[AioError] = []
         tickets: list[_io.Ticket | _DeviceTicket] = []
         for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
+            file_offset = offset[0] if offset else 0
             try:
-                tickets.append(self.submit(buffer, filename, *(offset or [0]), write, False))
+                tickets.append(self.submit(buffer, filename, file_offset, write, False))
             except AioError as error:
                 failures.append(error)
         host_items = [item for item in items if not is_device_tensor(item[0])]
@@ -146,7 +153,8 @@ class DeviceTransfers:
         """The number of operations, of host tensors and of device tensors, that are done now."""
         if not self._uncounted:
             return wait_for_host()
-        count, failures = 0, []
+        count = 0
+        failures: list[AioError] = []
         with self._lock:
             waited, self._uncounted = self._uncounted, []
         try:
@@ -268,7 +276,13 @@ class DeviceTransfers:
             file.seek(file_offset)
             moved = file.readinto(stored)
         if moved != len(stored) or bytes(stored) != host.numpy().tobytes():
-            raise AioError(5, "validation found that memory and file differ")
+            raise _aio_error(
+                errno.EIO,
+                "validation found that memory and file differ",
+                descriptor,
+                file_offset,
+                tensor,
+            )
 
 
 def _raise_all(failures: list[AioError]) -> None:
@@ -298,7 +312,16 @@ def _open(filename: Any, write: bool, file_offset: int, tensor: Any) -> int:
     try:
         return os.open(filename, (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY, 0o600)
     except OSError as error:
-        failure = AioError(error.errno, error.strerror, error.filename)
-        failure.offset, failure.nbytes, failure.nbytes_done = file_offset, tensor.nbytes, 0
-        failure.failures = (failure,)
-        raise failure from None
+        raise _aio_error(error.errno, error.strerror, error.filename, file_offset, tensor) from None
+
+
+def _aio_error(
+    number: int | None, message: str | None, filename: Any, file_offset: int, tensor: Any
+) -> AioError:
+    """What the native core would raise for a request on ``tensor``."""
+    if isinstance(filename, int):
+        filename = os.readlink(f"/proc/self/fd/{filename}")
+    error = AioError(number, message, filename)
+    error.offset, error.nbytes, error.nbytes_done = file_offset, tensor.nbytes, 0
+    error.failures = (error,)
+    return error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import select
 import threading
 import weakref
@@ -61,7 +62,7 @@ class IOFuture:
             raise TimeoutError(f"the request was not done within {timeout} seconds")
         try:
             self._ticket.result()
-        except OSError as error:
+        except Exception as error:
             return error
         return None
 
@@ -172,3 +173,12 @@ class _CallbackThread:
 
 
 _callbacks = _CallbackThread()
+
+
+def _forget_parents_callbacks() -> None:
+    """In a forked child the thread is gone, and the parent's requests never complete."""
+    global _callbacks
+    _callbacks = _CallbackThread()
+
+
+os.register_at_fork(after_in_child=_forget_parents_callbacks)

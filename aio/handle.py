@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _deepnvme import io as _io
 from _deepnvme.io import AioError
@@ -15,6 +15,9 @@ from aio.backends import backend_name
 from aio.device_transfer import DeviceTransfers, is_device_tensor
 from aio.futures import IOFuture, Ticket
 from aio.pin_handle import LockedTensors
+
+if TYPE_CHECKING:
+    from _deepnvme.io import HandleStats
 
 _logger = logging.getLogger("aio")
 
@@ -224,7 +227,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         """
         self._core.fsync(filename)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> HandleStats:
         """What this handle has done so far.
 
         ``requests``, ``bytes`` and ``transfers`` by direction ("read", "write"), the last two also

@@ -36,11 +36,10 @@ class LockedTensors:
         return new_locked_tensor(num_elem, example.dtype, self._tag)
 
     def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
-        """
+        """True if ``tensor`` starts a pinned region, which is not pinned any more.
 
-        rue if ``tensor`` starts a pinned region, which is not pinned any more; False for anything
-        else. Pages are unlocked once no request uses them. Other references to the memory stay
-        valid.
+        False for anything else. Pages are unlocked once no request uses them. Other references to
+        the memory stay valid.
         """
         return free_locked_tensor(tensor)
 

@@ -43,7 +43,7 @@ def new_locked_tensor(num_elem: int, dtype: torch.dtype, tag: str = "") -> torch
     # As bytes, which every version of torch takes over DLPack; set_ makes it a tensor of any dtype,
     # not a view.
     octets = from_dlpack(_pin.allocate_dlpack(count * tensor.element_size(), tag))
-    return tensor.set_(octets.untyped_storage(), 0, (count,), (1,))  # type: ignore[call-overload, no-any-return]
+    return tensor.set_(octets.untyped_storage(), 0, (count,), (1,))
 
 
 def free_locked_tensor(tensor: torch.Tensor) -> bool:
@@ -58,10 +58,9 @@ def free_locked_tensor(tensor: torch.Tensor) -> bool:
 
 
 def is_pinned(buffer: Any) -> bool:
-    """
+    """True when every byte that ``buffer`` reaches lies in one page-locked region, or torch's.
 
-    rue when every byte that ``buffer`` reaches lies in one page-locked region, or torch has pinned
-    it. Raises TypeError for what is neither a tensor nor a buffer.
+    Raises TypeError for what is neither a tensor nor a buffer.
     """
     if _pin.is_pinned(buffer):
         return True
@@ -70,7 +69,8 @@ def is_pinned(buffer: Any) -> bool:
 
 
 def _torch_may_pin() -> bool:
-    return torch.cuda.is_initialized()
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return initialized
 
 
 def _is_torch_pinned(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,27 +28,28 @@ def sectors(drive: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=drive))
 
 
-@pytest.mark.parametrize("nbytes", [512, 1536, 4608, 8192, 3 * 4608, 100_000])
+SIZES = [512, 1536, 4608, 8192, 3 * 4608, 100_000]
+OFFSETS = [0, 512, 4096, 5000]
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
-@pytest.mark.parametrize("offset", [0, 512, 4096, 5000])
-def test_round_trip(
-    sectors: Path, backend: str, make_handle: Any, nbytes: int, parallelism: int, offset: int
-) -> None:
+def test_round_trip(sectors: Path, backend: str, make_handle: Any, parallelism: int) -> None:
     handle = make_handle(backend, block_size=4608, intra_op_parallelism=parallelism)
-    data = pattern(nbytes)
-    path = sectors / "file"
-    assert handle.sync_pwrite(tensor_of(data), str(path), offset) == 1
-    assert contents(path) == bytes(offset) + data
-    drop_cache(path)
-    for back in (
-        torch.zeros(nbytes, dtype=torch.uint8),
-        shifted(nbytes, 512),
-        locked(handle, nbytes),
-        locked(handle, nbytes + 512)[512:],
-    ):
-        back.zero_()
-        assert handle.sync_pread(back, str(path), offset) == 1
-        assert raw(back) == data
+    for nbytes, offset in itertools.product(SIZES, OFFSETS):
+        data = pattern(nbytes)
+        path = sectors / f"{nbytes} at {offset}"
+        assert handle.sync_pwrite(tensor_of(data), str(path), offset) == 1
+        assert contents(path) == bytes(offset) + data
+        drop_cache(path)
+        for back in (
+            torch.zeros(nbytes, dtype=torch.uint8),
+            shifted(nbytes, 512),
+            locked(handle, nbytes),
+            locked(handle, nbytes + 512)[512:],
+        ):
+            back.zero_()
+            assert handle.sync_pread(back, str(path), offset) == 1
+            assert raw(back) == data
 
 
 def test_what_fits_goes_direct(sectors: Path, backend: str, make_handle: Any) -> None:

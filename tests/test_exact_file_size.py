@@ -32,20 +32,20 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("pinned", [False, True], ids=["plain", "locked"])
-def test_sizes(directory: Path, backend: str, make_handle: Any, nbytes: int, pinned: bool) -> None:
+def test_sizes(directory: Path, backend: str, make_handle: Any, pinned: bool) -> None:
     handle = make_handle(backend, block_size=BLOCK)
-    data = pattern(nbytes)
-    tensor = locked(handle, nbytes) if pinned else tensor_of(bytes(nbytes))
-    fill(tensor, data)
-    path = directory / "file"
-    assert handle.sync_pwrite(tensor, str(path)) == 1
-    assert os.path.getsize(path) == nbytes
-    assert np.fromfile(path, dtype=np.uint8).tobytes() == data
-    tensor.zero_()
-    assert handle.sync_pread(tensor, str(path)) == 1
-    assert tensor.numpy().tobytes() == data
+    for nbytes in SIZES:
+        data = pattern(nbytes)
+        tensor = locked(handle, nbytes) if pinned else tensor_of(bytes(nbytes))
+        fill(tensor, data)
+        path = directory / str(nbytes)
+        assert handle.sync_pwrite(tensor, str(path)) == 1
+        assert os.path.getsize(path) == nbytes
+        assert np.fromfile(path, dtype=np.uint8).tobytes() == data
+        tensor.zero_()
+        assert handle.sync_pread(tensor, str(path)) == 1
+        assert tensor.numpy().tobytes() == data
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -17,29 +18,27 @@ LAST = 2**63 - 1
 BAD = [-1, -4096, -(2**63), LAST, LAST - 4094, 2**63, 2**64, 2**64 - 1, 2**100]
 
 
-@pytest.mark.parametrize("offset", BAD)
-def test_refused(directory: Path, backend: str, make_handle: Any, offset: int) -> None:
-    handle = make_handle(backend)
+def test_refused(directory: Path, handle: Any) -> None:
     path = directory / "missing"
     name = str(path)
     tensor = tensor_of(pattern(4096))
     ways = [
-        lambda: handle.read(tensor, name, False, offset),
-        lambda: handle.write(tensor, name, False, offset),
-        lambda: handle.pread(tensor, name, False, False, offset),
-        lambda: handle.pwrite(tensor, name, False, True, offset),
-        lambda: handle.sync_pread(tensor, name, offset),
-        lambda: handle.sync_pwrite(tensor, name, offset),
-        lambda: handle.async_pread(tensor, name, offset),
-        lambda: handle.async_pwrite(tensor, name, offset),
-        lambda: handle.submit_pread(tensor, name, offset),
-        lambda: handle.submit_pwrite(tensor, name, offset),
-        lambda: handle.pread_many([(tensor, name, offset)]),
-        lambda: handle.pwrite_many([(tensor, name, offset)]),
+        lambda offset: handle.read(tensor, name, False, offset),
+        lambda offset: handle.write(tensor, name, False, offset),
+        lambda offset: handle.pread(tensor, name, False, False, offset),
+        lambda offset: handle.pwrite(tensor, name, False, True, offset),
+        lambda offset: handle.sync_pread(tensor, name, offset),
+        lambda offset: handle.sync_pwrite(tensor, name, offset),
+        lambda offset: handle.async_pread(tensor, name, offset),
+        lambda offset: handle.async_pwrite(tensor, name, offset),
+        lambda offset: handle.submit_pread(tensor, name, offset),
+        lambda offset: handle.submit_pwrite(tensor, name, offset),
+        lambda offset: handle.pread_many([(tensor, name, offset)]),
+        lambda offset: handle.pwrite_many([(tensor, name, offset)]),
     ]
-    for way in ways:
+    for offset, way in itertools.product(BAD, ways):
         with pytest.raises(ValueError, match=r"offset"):
-            way()
+            way(offset)
     assert not path.exists()
     assert handle.wait() == 0
     assert handle.stats()["failed"] == 0
@@ -53,6 +52,7 @@ def test_one_bad_offset_among_many_starts_nothing(
     tensor = tensor_of(pattern(4096))
     with pytest.raises(ValueError, match=r"offset"):
         handle.pwrite_many([(tensor, str(good), 0), (tensor, str(bad), -1)])
+    assert not good.exists()
     assert not bad.exists()
     assert handle.wait() == 0
 

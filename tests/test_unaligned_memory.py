@@ -17,30 +17,28 @@ SHIFTS = [0, 1, 2, 4, 8, 64, 512, 513, 4095]
 SIZES = [4096, 8192, 65536 + 3, 1 << 20]
 
 
-@pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("pinned", [False, True], ids=["plain", "locked"])
-def test_shifts(
-    directory: Path, backend: str, make_handle: Any, pinned: bool, shift: int, nbytes: int
-) -> None:
+def test_shifts(directory: Path, backend: str, make_handle: Any, pinned: bool, shift: int) -> None:
     handle = make_handle(backend, block_size=65536)
-    data = pattern(nbytes)
-    path = directory / "file"
-    if pinned:
-        tensor = locked(handle, shift + nbytes)[shift:]
-        assert handle.is_pinned(tensor)
-    else:
-        tensor = shifted(nbytes, shift)
-    assert tensor.data_ptr() % 4096 == shift
-    for offset in (0, 1000):
-        path.unlink(missing_ok=True)
-        fill(tensor, data)
-        assert handle.sync_pwrite(tensor, str(path), offset) == 1
-        assert contents(path) == bytes(offset) + data
-        drop_cache(path)
-        tensor.zero_()
-        assert handle.sync_pread(tensor, str(path), offset) == 1
-        assert raw(tensor) == data
+    for nbytes in SIZES:
+        data = pattern(nbytes)
+        path = directory / "file"
+        if pinned:
+            tensor = locked(handle, shift + nbytes)[shift:]
+            assert handle.is_pinned(tensor)
+        else:
+            tensor = shifted(nbytes, shift)
+        assert tensor.data_ptr() % 4096 == shift
+        for offset in (0, 1000):
+            path.unlink(missing_ok=True)
+            fill(tensor, data)
+            assert handle.sync_pwrite(tensor, str(path), offset) == 1
+            assert contents(path) == bytes(offset) + data
+            drop_cache(path)
+            tensor.zero_()
+            assert handle.sync_pread(tensor, str(path), offset) == 1
+            assert raw(tensor) == data
 
 
 def test_torchs_own_tensors(directory: Path, backend: str, make_handle: Any) -> None:

@@ -9,6 +9,8 @@
 
 namespace deepnvme::io {
 
+enum class Action : uint8_t { read, write, sync };
+
 struct Failure {
     int error = 0;       // errno
     std::string detail;  // what happened, where errno alone does not say it; may be empty
@@ -16,7 +18,7 @@ struct Failure {
     off_t offset = 0;
     uint64_t nbytes = 0;       // asked
     uint64_t nbytes_done = 0;  // moved before it failed
-    bool write = false;
+    Action action = Action::read;
 };
 
 class IoError : public std::runtime_error {

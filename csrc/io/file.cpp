@@ -35,7 +35,7 @@ bool is_memory(int descriptor) {
 std::shared_ptr<File> File::open(const FileName& name, bool write, uint64_t nbytes, off_t offset,
                                  DescriptorBudget::Token token) {
     std::shared_ptr<File> file(new File(std::move(token)));
-    file->path_ = name.path;
+    file->name_ = name;
     file->access_ = write ? O_WRONLY : O_RDONLY;
     const bool want_direct =
         has_whole_unit(nbytes, offset, static_cast<uint32_t>(sys::page_size()));
@@ -58,9 +58,9 @@ File::~File() {
 
 void File::open_path(bool want_direct) {
     const int flags = access_ | O_NONBLOCK | (access_ == O_WRONLY ? O_CREAT : 0);
-    primary_ = sys::open(path_.c_str(), flags | (want_direct ? O_DIRECT : 0), 0600);
+    primary_ = sys::open(name_.path.c_str(), flags | (want_direct ? O_DIRECT : 0), 0600);
     if (want_direct && refuses_direct(primary_)) {
-        primary_ = sys::open(path_.c_str(), flags, 0600);
+        primary_ = sys::open(name_.path.c_str(), flags, 0600);
         refused_at_open_ = primary_ >= 0;
         want_direct = false;
     }
@@ -191,12 +191,17 @@ int64_t File::current_size() const {
 }
 
 std::string File::path() const {
-    if (!path_.empty() || primary_ < 0) {
-        return path_;
+    return primary_ < 0 ? name_.text() : FileName{name_.path, primary_}.text();
+}
+
+std::string FileName::text() const {
+    if (!path.empty()) {
+        return path;
     }
     char target[PATH_MAX];
-    const ssize_t length = ::readlink(proc_path(primary_).c_str(), target, sizeof target);
-    return length > 0 ? std::string(target, static_cast<size_t>(length)) : "<descriptor>";
+    const ssize_t length = ::readlink(proc_path(descriptor).c_str(), target, sizeof target);
+    return length > 0 ? std::string(target, static_cast<size_t>(length))
+                      : "descriptor " + std::to_string(descriptor);
 }
 
 void File::fail(int error, const char* detail) const {
@@ -204,7 +209,7 @@ void File::fail(int error, const char* detail) const {
     failure.error = error;
     failure.detail = detail;
     failure.path = path();
-    failure.write = access_ == O_WRONLY;
+    failure.action = access_ == O_WRONLY ? Action::write : Action::read;
     throw IoError(failure);
 }
 

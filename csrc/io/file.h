@@ -26,6 +26,8 @@ namespace deepnvme::io {
 struct FileName {
     std::string path;
     int descriptor = -1;
+
+    std::string text() const;  // the path, also of a descriptor where it can be had
 };
 
 class File {
@@ -73,7 +75,7 @@ private:
     int set_flags(int flags);  // 0 or an errno
     [[noreturn]] void fail(int error, const char* detail = "") const;
 
-    std::string path_;  // empty for a caller's descriptor
+    FileName name_;
     int primary_ = -1;
     std::atomic<int> secondary_{-1};
     std::mutex secondary_mutex_;

@@ -33,7 +33,7 @@ Failure failure_of(const Request& request, const File& file, int error, const st
     failure.path = file.path();
     failure.offset = request.offset;
     failure.nbytes = request.nbytes;
-    failure.write = request.write;
+    failure.action = request.write ? Action::write : Action::read;
     return failure;
 }
 
@@ -95,8 +95,12 @@ IoHandle::~IoHandle() {
     }
 }
 
+void IoHandle::require_owner() const { process_.require("handle"); }
+
+void IoHandle::require_usable() const { static_cast<void>(usable()); }
+
 IoHandle::Parts& IoHandle::usable() const {
-    process_.require("handle");
+    require_owner();
     if (parts_->closed.load(std::memory_order_acquire)) {
         throw HandleClosed("this handle is closed; create a new one");
     }
@@ -217,31 +221,29 @@ void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& 
 }
 
 void IoHandle::sync_file(const FileName& name) {
-    Parts& parts = usable();
+    static_cast<void>(usable());
     // The caller's descriptor as it is: fsync needs neither reading nor writing.
-    const int descriptor = name.descriptor >= 0
-                               ? name.descriptor
-                               : sys::open(name.path.c_str(), O_RDONLY | O_NONBLOCK);
+    const bool own = name.descriptor < 0;
+    const int descriptor =
+        own ? sys::open(name.path.c_str(), O_RDONLY | O_NONBLOCK) : name.descriptor;
     int result = descriptor;
     if (descriptor >= 0) {
         result = sys::sync(descriptor);
-        if (name.descriptor < 0) {
+        if (own) {
             sys::close(descriptor);
         }
     }
-    static_cast<void>(parts);
     if (result < 0) {
         Failure failure;
         failure.error = -result;
-        failure.detail = "fsync";
-        failure.path = name.path;
-        failure.write = true;
+        failure.path = name.text();
+        failure.action = Action::sync;
         throw IoError(failure);
     }
 }
 
 void IoHandle::close() {
-    process_.require("handle");
+    require_owner();
     {
         std::unique_lock lock(parts_->closing);
         parts_->closed.store(true, std::memory_order_release);
@@ -258,7 +260,7 @@ bool IoHandle::closed() const {
 }
 
 IoHandle::Stats IoHandle::stats() const {
-    process_.require("handle");
+    require_owner();
     Stats stats;
     LatencyHistogram::Merged latency;
     const auto add = [&](const Counters& counters) {
@@ -285,6 +287,18 @@ IoHandle::Stats IoHandle::stats() const {
     stats.direct_refused += parts_->refused_at_open.load(std::memory_order_relaxed);
     stats.latency = latency.summary();
     return stats;
+}
+
+std::unique_ptr<IoHandle> make_handle(const HandleOptions& options, std::string_view backend) {
+    std::string reasons;
+    for (const Backend& candidate : backends_named(backend)) {
+        try {
+            return std::make_unique<IoHandle>(options, candidate);
+        } catch (const EngineUnavailable& error) {
+            reasons += (reasons.empty() ? "" : "; ") + candidate.name + ": " + error.what();
+        }
+    }
+    throw EngineUnavailable("backend '" + std::string(backend) + "' cannot run here: " + reasons);
 }
 
 }  // namespace deepnvme::io

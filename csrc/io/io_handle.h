@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -54,6 +55,9 @@ public:
     // fsync(2) of a file. Throws IoError.
     void sync_file(const FileName& name);
 
+    void require_owner() const;   // throws sys::WrongProcess in a forked child
+    void require_usable() const;  // that, or HandleClosed
+
     // Waits for everything started, then ends the workers. Later requests throw. Repeating it is
     // harmless.
     void close();
@@ -85,6 +89,10 @@ private:
     const sys::OwnerProcess process_;
     std::unique_ptr<Parts> parts_;
 };
+
+// A handle on the first engine of that name that works here ("auto" tries all). Throws
+// EngineUnavailable with the reason of each that does not.
+std::unique_ptr<IoHandle> make_handle(const HandleOptions& options, std::string_view backend);
 
 // A handle is closed.
 class HandleClosed : public std::runtime_error {

@@ -121,7 +121,7 @@ Failure Operation::describe(int error, const std::string& detail) const {
     failure.path = file_->path();
     failure.offset = request_.offset;
     failure.nbytes = request_.nbytes;
-    failure.write = request_.write;
+    failure.action = request_.write ? Action::write : Action::read;
     return failure;
 }
 

@@ -26,44 +26,35 @@ constexpr Candidate candidates[] = {
     {"posix", true, make_posix_engine},
 };
 
-// Empty when the engine can be made.
-std::string reason_against(const Candidate& candidate, uint32_t depth) {
-    try {
-        candidate.make(depth);
-        return {};
-    } catch (const std::exception& error) {
-        return error.what();
-    }
-}
-
 }  // namespace
 
 std::vector<EngineReport> probe_engines() {
     std::vector<EngineReport> reports;
     for (const Candidate& candidate : candidates) {
-        std::string reason = reason_against(candidate, 1);
-        reports.push_back({candidate.name, candidate.built, reason.empty(), reason});
+        EngineReport report{candidate.name, candidate.built, true, {}};
+        try {
+            candidate.make(1);
+        } catch (const std::exception& error) {
+            report.usable = false;
+            report.reason = error.what();
+        }
+        reports.push_back(report);
     }
     return reports;
 }
 
-Backend choose_backend(std::string_view name, uint32_t depth) {
-    std::string reasons;
+std::vector<Backend> backends_named(std::string_view name) {
+    std::vector<Backend> backends;
     for (const Candidate& candidate : candidates) {
-        if (name != "auto" && name != candidate.name) {
-            continue;
+        if (name == "auto" || name == candidate.name) {
+            backends.push_back({candidate.name, candidate.make});
         }
-        std::string reason = reason_against(candidate, depth);
-        if (reason.empty()) {
-            return {candidate.name, candidate.make};
-        }
-        reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + reason;
     }
-    if (reasons.empty()) {
+    if (backends.empty()) {
         throw std::invalid_argument("backend '" + std::string(name) +
                                     "' is not known; use auto, io_uring, libaio or posix");
     }
-    throw EngineUnavailable("backend '" + std::string(name) + "' cannot run here: " + reasons);
+    return backends;
 }
 
 }  // namespace deepnvme::io

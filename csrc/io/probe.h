@@ -19,13 +19,12 @@ struct EngineReport {
 // Every engine, best first. Makes and destroys one of each.
 std::vector<EngineReport> probe_engines();
 
-// The factory of a backend by name: "io_uring", "libaio", "posix", or "auto" for the first that is
-// usable. Throws std::invalid_argument for another name, EngineUnavailable when a named one cannot
-// run here.
+// Engines by name, to be tried in order: the one of that name, or all for "auto". Throws
+// std::invalid_argument for a name that there is not.
 struct Backend {
     std::string name;
     EngineFactory make;
 };
-Backend choose_backend(std::string_view name, uint32_t depth);
+std::vector<Backend> backends_named(std::string_view name);
 
 }  // namespace deepnvme::io

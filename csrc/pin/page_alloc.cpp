@@ -41,8 +41,11 @@ PinError pin_error(int error, size_t nbytes) {
         "could not page-lock " + std::to_string(nbytes) +
             " bytes: " + std::generic_category().message(error) + "; this process has " +
             std::to_string(memory.locked) + " bytes locked and RLIMIT_MEMLOCK is " + limit +
-            "; raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) or free pinned "
-            "tensors / empty_cache()",
+            (memory.limit == SIZE_MAX
+                 ? ", which does not bind it: memory is short; free pinned tensors, or "
+                   "empty_cache()"
+                 : "; raise it (ulimit -l, LimitMEMLOCK=, docker --ulimit memlock=-1) or free "
+                   "pinned tensors / empty_cache()"),
         error, nbytes, memory.locked, memory.limit);
 }
 

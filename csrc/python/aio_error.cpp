@@ -15,9 +15,12 @@ std::string describe(const io::Failure& failure) {
     if (!failure.detail.empty()) {
         text += " (" + failure.detail + ")";
     }
-    return text + (failure.write ? ": writing " : ": reading ") + std::to_string(failure.nbytes) +
-           " bytes at offset " + std::to_string(failure.offset) + ", " +
-           std::to_string(failure.nbytes_done) + " bytes done";
+    if (failure.action == io::Action::sync) {
+        return text + ": fsync";
+    }
+    return text + (failure.action == io::Action::write ? ": writing " : ": reading ") +
+           std::to_string(failure.nbytes) + " bytes at offset " + std::to_string(failure.offset) +
+           ", " + std::to_string(failure.nbytes_done) + " bytes done";
 }
 
 py::object make_error(const io::Failure& failure, const std::string& text) {

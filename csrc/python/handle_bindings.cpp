@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -51,6 +52,10 @@ public:
 
     bool wait(std::optional<double> timeout) const {
         process_.require("future");
+        if (timeout.has_value() && std::isnan(*timeout)) {
+            throw py::value_error(
+                "timeout is not a number; give seconds, or None to wait for ever");
+        }
         bool done = true;
         {
             const py::gil_scoped_release unlocked;
@@ -89,8 +94,7 @@ public:
     Handle(const io::HandleOptions& options, const std::string& backend) {
         options.check();
         const py::gil_scoped_release unlocked;
-        handle_ = std::make_unique<io::IoHandle>(options,
-                                                 io::choose_backend(backend, options.queue_depth));
+        handle_ = io::make_handle(options, backend);
     }
 
     ~Handle() {
@@ -102,18 +106,8 @@ public:
 
     int synchronous(py::handle buffer, py::handle file, py::handle offset, bool write,
                     bool validate) {
-        drop_released();
+        io::Request request = request_for(buffer, offset, write, validate);
         const io::FileName name = file_name(file);
-        io::Request request = make_request(buffer, write, true);
-        request.offset = file_offset(offset);
-        request.validate = validate;
-        if (!handle_->runs_inline(request.nbytes)) {
-            // It may outlive this call (Ctrl-C), so it holds the memory itself.
-            const off_t start = request.offset;
-            request = make_request(buffer, write, false);
-            request.offset = start;
-            request.validate = validate;
-        }
         auto group = std::make_shared<io::OperationGroup>();
         {
             const py::gil_scoped_release unlocked;
@@ -126,7 +120,7 @@ public:
 
     int asynchronous(py::handle buffer, py::handle file, py::handle offset, bool write,
                      bool validate) {
-        io::Request request = owned_request(buffer, offset, write, validate);
+        io::Request request = request_for(buffer, offset, write, validate);
         const io::FileName name = file_name(file);
         const py::gil_scoped_release unlocked;
         const auto place = pending_.join();
@@ -135,7 +129,7 @@ public:
     }
 
     Ticket submit(py::handle buffer, py::handle file, py::handle offset, bool write) {
-        io::Request request = owned_request(buffer, offset, write, false);
+        io::Request request = request_for(buffer, offset, write, false);
         const io::FileName name = file_name(file);
         auto group = std::make_shared<io::OperationGroup>();
         const py::gil_scoped_release unlocked;
@@ -144,6 +138,7 @@ public:
     }
 
     Ticket submit_many(const py::iterable& items, bool write) {
+        handle_->require_usable();
         drop_released();
         std::vector<std::pair<io::Request, io::FileName>> requests;
         for (const py::handle item : items) {
@@ -160,7 +155,7 @@ public:
                     " members, but must be (buffer, filename) or (buffer, filename, file_offset)");
             }
             PyObject** members = PySequence_Fast_ITEMS(parts.ptr());
-            io::Request request = make_request(members[0], write, false);
+            io::Request request = make_request(members[0], write);
             if (size == 3) {
                 request.offset = file_offset(members[2]);
             }
@@ -173,6 +168,7 @@ public:
     }
 
     uint64_t wait() {
+        handle_->require_owner();
         io::OperationGroup::Outcome outcome;
         {
             const py::gil_scoped_release unlocked;
@@ -196,10 +192,10 @@ public:
     const io::IoHandle& core() const { return *handle_; }
 
 private:
-    static io::Request owned_request(py::handle buffer, py::handle offset, bool write,
-                                     bool validate) {
+    io::Request request_for(py::handle buffer, py::handle offset, bool write, bool validate) {
+        handle_->require_usable();
         drop_released();
-        io::Request request = make_request(buffer, write, false);
+        io::Request request = make_request(buffer, write);
         request.offset = file_offset(offset);
         request.validate = validate;
         return request;
@@ -336,6 +332,7 @@ void bind_handle(py::module_& m) {
         .def("wait", &Handle::wait)
         .def("fsync", &Handle::sync_file, py::arg("file"))
         .def("close", &Handle::close)
+        .def("require_usable", [](const Handle& handle) { handle.core().require_usable(); })
         .def_property_readonly("closed",
                                [](const Handle& handle) { return handle.core().closed(); })
         .def_property_readonly("backend",

@@ -49,11 +49,10 @@ off_t file_offset(py::handle offset) {
     return value;
 }
 
-io::Request make_request(py::handle buffer, bool write, bool borrowed) {
+io::Request make_request(py::handle buffer, bool write) {
     const py::object source =
         write ? resolve_lazy_views(buffer) : py::reinterpret_borrow<py::object>(buffer);
-    borrowed = borrowed && source.is(buffer);  // a copy made here is held by nobody else
-    BufferView view = view_buffer(source, !borrowed);
+    BufferView view = view_buffer(source, true);
     if (!write && !view.writable) {
         throw py::value_error(
             "the buffer to read into is read-only; give one that can be written, such as a "
@@ -73,7 +72,7 @@ io::Request make_request(py::handle buffer, bool write, bool borrowed) {
         request.layout = std::make_shared<io::Layout>(view.shape, view.strides, view.itemsize);
     }
     request.region = pin::deepspeed_pin_tensor_t::instance().use(view.span.data, view.span.nbytes);
-    if (!request.region && !borrowed) {
+    if (!request.region) {
         request.keepalive = keep_alive(view.owner ? std::move(view.owner) : source);
     }
     return request;

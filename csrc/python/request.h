@@ -15,9 +15,8 @@ io::FileName file_name(pybind11::handle file);
 off_t file_offset(pybind11::handle offset);
 
 // The memory of `buffer`, held until the request is over: by its pinned region, or by the object
-// that owns it, unless `borrowed` says that the caller holds it meanwhile. Throws TypeError for
-// what is not host memory, ValueError for a destination that is read-only or whose elements
-// overlap.
-io::Request make_request(pybind11::handle buffer, bool write, bool borrowed);
+// that owns it. Throws TypeError for what is not host memory, ValueError for a destination that is
+// read-only or whose elements overlap, or for a tensor that reaches beyond its storage.
+io::Request make_request(pybind11::handle buffer, bool write);
 
 }  // namespace deepnvme::python

@@ -47,7 +47,7 @@ std::unique_ptr<IoHandle> make_handle(const std::string& engine, uint32_t worker
     options.block_size = block_size;
     options.queue_depth = 8;
     options.intra_op_parallelism = workers;
-    return std::make_unique<IoHandle>(options, io::choose_backend(engine, options.queue_depth));
+    return io::make_handle(options, engine);
 }
 
 io::Request request(std::byte* data, size_t nbytes, size_t offset, bool write) {
@@ -267,7 +267,7 @@ void a_worker_that_cannot_start() {
     std::atomic<int> asked{0};
     io::HandleOptions options;
     options.intra_op_parallelism = 3;
-    const io::Backend inner = io::choose_backend("posix", options.queue_depth);
+    const io::Backend inner = io::backends_named("posix").front();
     const auto make = [&](uint32_t depth) {
         if (++asked == 3) {
             throw io::EngineUnavailable("the third");
