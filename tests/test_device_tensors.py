@@ -111,9 +111,10 @@ def test_written_bytes(
     model = FileModel(pattern(5000))
     data = pattern(nbytes, seed=1)
     tensor = FakeTensor(bytes(nbytes), step)
-    # The values are still to come when the request is made: it has to wait for them.
-    device.launch(lambda: tensor.elements.__setitem__(slice(None), list(data)))
-    WRITES[way](handle, tensor, path, offset)
+    with device.stream():
+        # The values are still to come when the request is made: it has to wait for them.
+        device.launch(lambda: tensor.elements.__setitem__(slice(None), list(data)))
+        WRITES[way](handle, tensor, path, offset)
     model.write(offset, data)
     assert contents(path) == model.content()
     assert handle.wait() == 0
@@ -128,12 +129,13 @@ def test_read_bytes(
     data = pattern(offset + nbytes + 1)
     path.write_bytes(data)
     tensor = empty(nbytes, step)
-    # What is still to be done to the tensor comes before what the file says.
-    device.launch(lambda: tensor.memory.fill(0xEE))
-    READS[way](handle, tensor, path, offset)
-    # With no more waiting: once the call is over the bytes are there.
-    assert tensor.elements.tobytes() == data[offset : offset + nbytes]
-    assert device.bytes_of(tensor) == data[offset : offset + nbytes]
+    with device.stream():
+        # What is still to be done to the tensor comes before what the file says.
+        device.launch(lambda: tensor.memory.fill(0xEE))
+        READS[way](handle, tensor, path, offset)
+        # With no more waiting: once the call is over the bytes are there.
+        assert tensor.elements.tobytes() == data[offset : offset + nbytes]
+        assert device.bytes_of(tensor) == data[offset : offset + nbytes]
     between = tensor.memory.reshape(-1, step)[:, 1:]
     assert (between == 0xEE).all()
     assert handle.wait() == 0
@@ -283,10 +285,12 @@ def test_reading_beyond_the_end(disk: Path, device: FakeDevice, handle: Any, bey
         handle.sync_pread(empty(9 * BLOCK), path)
     assert raised.value.errno == errno.ENODATA
     assert raised.value.filename == str(path)
+    tensor = empty(BLOCK)
+    assert handle.sync_pread(tensor, whole) == 1  # not what is left of the one before
     future = handle.submit_pread(empty(9 * BLOCK), path)
     assert isinstance(future.exception(), aio.AioError)
     handle.async_pread(empty(9 * BLOCK), path)
-    tensor = empty(BLOCK)
+    tensor = empty(BLOCK)  # afresh
     handle.async_pread(tensor, whole)
     with pytest.raises(aio.AioError) as raised:
         handle.wait()
@@ -306,9 +310,11 @@ def test_a_failure_is_about_the_request(disk: Path, device: FakeDevice, handle: 
     assert (raised.value.offset, raised.value.nbytes) == (5, 9 * BLOCK)
 
 
-def test_a_full_disk(tmp_path: Path, device: FakeDevice, handle: Any) -> None:
+@pytest.mark.parametrize("nbytes", [128 << 10, (64 << 10) + 1])  # many blocks fail, and the last
+def test_a_full_disk(tmp_path: Path, device: FakeDevice, make_handle: Any, nbytes: int) -> None:
+    handle = make_handle()  # each block is one transfer, which fails in flight
     with small_tmpfs(tmp_path / "small", 64 << 10) as small:
-        handle.async_pwrite(FakeTensor(pattern(128 << 10)), small / "file")
+        handle.async_pwrite(FakeTensor(pattern(nbytes)), small / "file")
         with pytest.raises(aio.AioError) as raised:
             handle.wait()
         assert raised.value.errno == errno.ENOSPC

@@ -23,6 +23,8 @@ def interrupted(call):
     ready = threading.Event()
     def interrupt():
         ready.wait()
+        while handle.stats()["in_flight"] == 0:
+            os.sched_yield()
         os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=interrupt)
     thread.start()

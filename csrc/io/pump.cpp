@@ -122,7 +122,13 @@ Transfer Pump::transfer(uint32_t index) const {
 void Pump::submit() {
     copied_waiting_ = 0;
     uint32_t refusals = 0;
-    while (!ready_.empty()) {
+    for (;;) {
+        if (ready_.empty()) {
+            prepare_starved();  // what ended since may have given staging blocks back
+        }
+        if (ready_.empty()) {
+            return;
+        }
         batch_.clear();
         for (size_t i = 0; i < std::min<size_t>(ready_.size(), batch_limit_); ++i) {
             batch_.push_back(transfer(ready_[i]));
@@ -176,7 +182,6 @@ void Pump::reap(bool block) {
         --in_engine_;
         complete(static_cast<uint32_t>(completion.tag), completion.result);
         if (!starved_.empty()) {
-            prepare_starved();
             submit();  // at once: the next copy takes a while
         }
     }
@@ -223,8 +228,8 @@ void Pump::advance(uint32_t index, uint32_t nbytes) {
     }
     counters_.short_transfers.add(1);
     if (slot.direct) {
-        if (!operation.write() &&
-            operation.offset(chunk) + slot.done >= operation.file().current_size()) {
+        const int64_t size = operation.write() ? -1 : operation.file().current_size();
+        if (size >= 0 && operation.offset(chunk) + slot.done >= size) {
             fail(index, ENODATA, "end of file");
             return;
         }
@@ -302,7 +307,7 @@ void Pump::fail(uint32_t index, int error, const char* detail) {
     Slot& slot = slots_[index];
     slot.piece.operation->fail(error, detail);
     // Bytes of a staged read that stayed in the staging block did not reach the tensor.
-    const bool reached = slot.block == nullptr || slot.piece.operation->write();
+    const bool reached = !slot.piece.chunk.staged || slot.piece.operation->write();
     release(index, reached ? slot.done : 0);
 }
 
@@ -329,6 +334,7 @@ void Pump::abandon_all(int error) {
         slots_[index].block = nullptr;
         fail(index, error, "the engine has failed for good");
     }
+    staging_.leak();
     ready_.clear();
     starved_.clear();
     in_engine_ = 0;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "pin/page_alloc.h"
 #include "pin/run_allocator.h"
@@ -22,6 +23,9 @@ public:
     // no memory at all.
     std::byte* take(size_t nbytes);
     void give_back(std::byte* block, size_t nbytes);
+
+    // Never unmaps the blocks: for transfers that the kernel may still carry out.
+    void leak() { static_cast<void>(new pin::PageMapping(std::move(mapping_))); }
 
     const pin::PageMapping& mapping() const { return mapping_; }
 

@@ -161,7 +161,7 @@ void closed_while_in_use(const std::string& engine) {
                         ++begun;
                         begun.notify_all();
                     }
-                } catch (const io::HandleUnusable&) {
+                } catch (const io::HandleClosed&) {
                     CHECK(handle->closed());
                 }
             });
@@ -178,7 +178,7 @@ void closed_while_in_use(const std::string& engine) {
     }
     CHECK(handle->stats().in_flight == 0);
     Bytes one(1);
-    CHECK_THROWS(io::HandleUnusable, error,
+    CHECK_THROWS(io::HandleClosed, error,
                  move(*handle, file.path(), one.data(), 1, 0, true, true)) {}
 }
 

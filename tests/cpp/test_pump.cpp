@@ -141,7 +141,7 @@ void end_of_file(bool direct, size_t shift, size_t left) {
     rig.run();
     const io::Failure failure = started.failure();
     CHECK(failure.error == ENODATA && failure.path == file.path() && failure.detail != "");
-    CHECK(failure.nbytes == nbytes && failure.offset == 0 && !failure.write);
+    CHECK(failure.nbytes == nbytes && failure.offset == 0 && failure.action == io::Action::read);
     // Of a chunk that was to be copied out of a staging block nothing has reached the memory.
     const bool staged = direct && shift != 0;
     const size_t reached = staged ? left / (2 * kPage) * (2 * kPage) : left;
@@ -163,7 +163,7 @@ void nothing_written_is_an_error() {
     rig.engine.fate = [](const io::Transfer&) { return Fate::cut(0); };
     const Started started = rig.start(writing(memory, kPage), file.path());
     rig.run();
-    CHECK(started.failure().error == EIO && started.failure().write);
+    CHECK(started.failure().error == EIO && started.failure().action == io::Action::write);
     CHECK(started.failure().nbytes_done == 0 && rig.engine.seen.size() == 1);
 }
 

@@ -68,12 +68,11 @@ def with_strace(log: Path, *expressions: str, path: Path | Sequence[Path] = ()) 
     """
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    can = subprocess.run(
-        ["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, timeout=HANG_S
-    )
+    command = ["strace", "-f", "--seccomp-bpf", "-qq", "-v", "-o"]
+    can = subprocess.run([*command, os.devnull, "true"], capture_output=True, timeout=HANG_S)
     if can.returncode != 0:
         pytest.skip(f"strace cannot trace here: {can.stderr.decode(errors='replace').strip()}")
-    command = ["strace", "-f", "--seccomp-bpf", "-qq", "-v", "-o", str(log)]
+    command.append(str(log))
     for one in [path] if isinstance(path, Path) else path:
         command += ["-P", str(one)]
     for expression in expressions:

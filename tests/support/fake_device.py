@@ -110,12 +110,22 @@ class FakeDevice(Device):
             if not self._changed.wait_for(lambda: len(self._wanted) >= waiters, PATIENCE_S):
                 raise AssertionError("nobody waits for the device")
 
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Within it, what this thread queues goes to a stream of its own, after nothing else."""
+        before = self._stream
+        self._local.stream = next(self._streams)
+        try:
+            yield
+        finally:
+            self._local.stream = before
+
     def launch(self, kernel: Callable[[], None]) -> None:
         """Queue a kernel on the current stream."""
         self._queue(kernel)
 
     def bytes_of(self, tensor: FakeTensor) -> bytes:
-        """What the tensor holds once everything on the default stream is done."""
+        """What the tensor holds once everything on the current stream is done."""
         self.record_event().synchronize()
         return tensor.elements.tobytes()
 
@@ -133,13 +143,9 @@ class FakeDevice(Device):
 
     @contextmanager
     def side_stream(self, after: Any) -> Iterator[None]:
-        before = self._stream
-        self._local.stream = next(self._streams)
-        self._last[self._stream] = after._work
-        try:
+        with self.stream():
+            self._last[self._stream] = after._work
             yield
-        finally:
-            self._local.stream = before
 
     def copy_to_host(self, host: torch.Tensor, source: Any) -> FakeEvent:
         target = host.numpy()
