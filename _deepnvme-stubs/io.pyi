@@ -15,7 +15,7 @@ from typing_extensions import Never
 
 from .pin import _Memory
 
-_File: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
+_File: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes] | int | OpenFile"
 # (buffer, file) or (buffer, file, offset)
 _Item: TypeAlias = Sequence[Any]
 
@@ -147,6 +147,21 @@ class CompletionChannel(metaclass=_Pybind11Type):
     def take(self) -> list[int]:
         """The tokens since the last call, in order of completion; drains the descriptor."""
 
+class OpenFile(metaclass=_Pybind11Type):
+    """A file that a handle has opened, for several requests."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None:
+        """Raises TypeError: Handle.open makes it."""
+
+    def path(self) -> str:
+        """Its path, where it can be had."""
+
+    def fileno(self) -> int:
+        """A descriptor of the library's own."""
+
+    def close(self) -> None:
+        """Let go of it; requests in flight hold it until they are over."""
+
 class Ticket(metaclass=_Pybind11Type):
     """Operations in flight, one or many: what an IOFuture waits for.
 
@@ -237,6 +252,13 @@ class Handle(metaclass=_Pybind11Type):
 
     def fsync(self, file: _File) -> None:
         """fsync(2) of a path or of the caller's descriptor. Raises AioError."""
+
+    def open(self, file: _File, offset: int, nbytes: int, write: bool) -> OpenFile:
+        """Open a file for several requests within `nbytes` bytes at byte `offset`.
+
+        Raises AioError when it cannot be opened or a read would end beyond it, ValueError for an
+        offset that cannot be. Waits while requests in flight hold too many files open.
+        """
 
     def require_usable(self) -> None:
         """Raises RuntimeError in a forked child and after close()."""

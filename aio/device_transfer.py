@@ -7,7 +7,6 @@ i + 1 while block i is being written. Reading: blocks are read ahead while earli
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -89,29 +88,21 @@ class DeviceTransfers:
         """Start a transfer. Opens the file and orders it after the device's current work, here."""
         self._core.require_usable()
         device = device_of(tensor)
-        if not 0 <= file_offset <= 2**63 - 1 - tensor.nbytes:
-            raise ValueError(
-                f"file_offset is {file_offset}, but must be from 0 to 2**63 - 1 less the "
-                f"{tensor.nbytes} bytes of the tensor; give the byte of the file to start at"
-            )
-        descriptor = _open(filename, write, file_offset, tensor)
         ready = device.record_event()
+        file = self._core.open(filename, file_offset, tensor.nbytes, write)
         transfer = self._write if write else self._read
 
         def carry_out() -> int:
             try:
                 with device.side_stream(ready):
-                    try:
-                        nbytes = transfer(device, tensor, descriptor, file_offset)
-                    except AioError as error:  # of one block: say it of the request
-                        raise _aio_error(
-                            error.errno, error.strerror, error.filename, file_offset, tensor
-                        ) from error
+                    nbytes = transfer(device, tensor, file, file_offset)
                 if validate:
-                    self._validate(device, tensor, descriptor, file_offset)
+                    self._validate(device, tensor, file, file_offset)
                 return nbytes
+            except AioError as error:  # of one block: say it of the request
+                raise _of_request(error, file_offset, tensor.nbytes) from error
             finally:
-                os.close(descriptor)
+                file.close()
 
         return _DeviceTicket(self._executor().submit(carry_out))
 
@@ -127,14 +118,19 @@ class DeviceTransfers:
         """Start transfers of host and device tensors together; one failure does not stop others."""
         failures: list[AioError] = []
         tickets: list[_io.Ticket | _DeviceTicket] = []
-        for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
-            file_offset = offset[0] if offset else 0
-            try:
-                tickets.append(self.submit(buffer, filename, file_offset, write, False))
-            except AioError as error:
-                failures.append(error)
-        host_items = [item for item in items if not is_device_tensor(item[0])]
-        tickets.append(self._core.submit_many(host_items, write))
+        try:
+            for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
+                file_offset = offset[0] if offset else 0
+                try:
+                    tickets.append(self.submit(buffer, filename, file_offset, write, False))
+                except AioError as error:
+                    failures.append(error)
+            host_items = [item for item in items if not is_device_tensor(item[0])]
+            tickets.append(self._core.submit_many(host_items, write))
+        except BaseException:  # of an argument: nobody will wait for what was started
+            for ticket in tickets:
+                ticket.wait()
+            raise
 
         def collect() -> int:
             nbytes = 0
@@ -153,17 +149,20 @@ class DeviceTransfers:
         """The number of operations, of host tensors and of device tensors, that are done now."""
         if not self._uncounted:
             return wait_for_host()
+        with self._lock:
+            waited = list(self._uncounted)
+        for future in waited:
+            future.exception()  # Ctrl-C ends it here: nothing is counted yet
         count = 0
         failures: list[AioError] = []
-        with self._lock:
-            waited, self._uncounted = self._uncounted, []
         try:
-            for future in waited:
-                future.exception()
-        except BaseException:  # Ctrl-C: they are counted by a later wait
-            with self._lock:
-                self._uncounted = waited + self._uncounted
-            raise
+            count += wait_for_host()
+        except AioError as error:
+            failures += error.failures
+        with self._lock:  # another thread may have counted some meanwhile
+            waited = [future for future in waited if future in self._uncounted]
+            self._uncounted = [future for future in self._uncounted if future not in waited]
+        others: list[BaseException] = []
         for future in waited:
             error = future.exception()
             if error is None:
@@ -171,11 +170,9 @@ class DeviceTransfers:
             elif isinstance(error, AioError):
                 failures += error.failures
             else:
-                raise error
-        try:
-            count += wait_for_host()
-        except AioError as error:
-            failures += error.failures
+                others.append(error)
+        if others:
+            raise others[0]
         _raise_all(failures)
         return count
 
@@ -203,7 +200,7 @@ class DeviceTransfers:
                 self._blocks.append(_Block(memory))
         return self._blocks
 
-    def _write(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> int:
+    def _write(self, device: Device, tensor: Any, file: _io.OpenFile, file_offset: int) -> int:
         source = device.octets(device.contiguous(tensor))
         nbytes = len(source)
         blocks = self._take_blocks()
@@ -214,7 +211,7 @@ class DeviceTransfers:
                 block.event.synchronize()
                 block.event = None
             block.ticket = self._core.submit(
-                block.memory[: end - begin], descriptor, file_offset + begin, True
+                block.memory[: end - begin], file, file_offset + begin, True
             )
 
         try:
@@ -233,7 +230,7 @@ class DeviceTransfers:
             _abandon(blocks)
         return nbytes
 
-    def _read(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> int:
+    def _read(self, device: Device, tensor: Any, file: _io.OpenFile, file_offset: int) -> int:
         target = device.contiguous_target(tensor)
         destination = device.octets(target)
         nbytes = len(destination)
@@ -247,7 +244,7 @@ class DeviceTransfers:
                 (begin, end), block = pieces[number], blocks[number % BLOCKS]
                 block.settle()
                 block.ticket = self._core.submit(
-                    block.memory[: end - begin], descriptor, file_offset + begin, False
+                    block.memory[: end - begin], file, file_offset + begin, False
                 )
 
         try:
@@ -267,22 +264,23 @@ class DeviceTransfers:
             _abandon(blocks)
         return nbytes
 
-    def _validate(self, device: Device, tensor: Any, descriptor: int, file_offset: int) -> None:
+    def _validate(self, device: Device, tensor: Any, file: _io.OpenFile, file_offset: int) -> None:
         source = device.octets(device.contiguous(tensor))
         host = torch.empty(len(source), dtype=torch.uint8)
         device.copy_to_host(host, source).synchronize()
-        stored = bytearray(len(source))
-        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
-            file.seek(file_offset)
-            moved = file.readinto(stored)
-        if moved != len(stored) or bytes(stored) != host.numpy().tobytes():
-            raise _aio_error(
-                errno.EIO,
-                "validation found that memory and file differ",
-                descriptor,
-                file_offset,
-                tensor,
-            )
+        stored = torch.empty_like(host)
+        # Opened anew: a file opened for writing cannot be read.
+        self._core.synchronous(stored, f"/proc/self/fd/{file.fileno()}", file_offset, False, False)
+        if not torch.equal(host, stored):
+            raise AioError(errno.EIO, "validation found that memory and file differ", file.path())
+
+
+def _of_request(error: AioError, file_offset: int, nbytes: int) -> AioError:
+    """The error of one block as that of its request. What was moved before is not known."""
+    whole = AioError(error.errno, error.strerror, error.filename)
+    whole.offset, whole.nbytes, whole.nbytes_done = file_offset, nbytes, 0
+    whole.failures = (whole,)
+    return whole
 
 
 def _raise_all(failures: list[AioError]) -> None:
@@ -303,25 +301,3 @@ def _abandon(blocks: list[_Block]) -> None:
         if block.event is not None:
             block.event.synchronize()
         block.ticket = block.event = None
-
-
-def _open(filename: Any, write: bool, file_offset: int, tensor: Any) -> int:
-    """A descriptor of our own. Raises AioError like a request on host memory."""
-    if isinstance(filename, int):
-        filename = f"/proc/self/fd/{filename}"
-    try:
-        return os.open(filename, (os.O_WRONLY | os.O_CREAT) if write else os.O_RDONLY, 0o600)
-    except OSError as error:
-        raise _aio_error(error.errno, error.strerror, error.filename, file_offset, tensor) from None
-
-
-def _aio_error(
-    number: int | None, message: str | None, filename: Any, file_offset: int, tensor: Any
-) -> AioError:
-    """What the native core would raise for a request on ``tensor``."""
-    if isinstance(filename, int):
-        filename = os.readlink(f"/proc/self/fd/{filename}")
-    error = AioError(number, message, filename)
-    error.offset, error.nbytes, error.nbytes_done = file_offset, tensor.nbytes, 0
-    error.failures = (error,)
-    return error

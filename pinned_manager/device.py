@@ -125,6 +125,10 @@ class TorchDevice(Device):
 _devices: dict[str, Device] = {}
 
 
+def _has_no_memory(device: torch.device) -> bool:
+    return device.type in ("cpu", "meta")
+
+
 def register_device(device_type: str, device: Device) -> None:
     """Use ``device`` for tensors whose ``device.type`` is ``device_type``."""
     _devices[device_type] = device
@@ -144,8 +148,15 @@ def device_of(tensor: Any) -> Device:
     known = _devices.get(device.type)
     if known is not None:
         return known
-    module = torch.get_device_module(device) if device.type not in ("meta", "cpu") else None
-    if module is None or not hasattr(module, "Stream") or not hasattr(module, "current_stream"):
+    try:
+        module = torch.get_device_module(device)
+    except RuntimeError:  # torch has no such module
+        module = None
+    if (
+        not hasattr(module, "Stream")
+        or not hasattr(module, "current_stream")
+        or _has_no_memory(device)
+    ):
         raise TypeError(
             f"a tensor on {device} has no memory that can be read or written; "
             "move it to the CPU first"

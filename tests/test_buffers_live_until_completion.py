@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import _deepnvme
+import aio
 import support.torch_threads  # noqa: F401
 from support.buffers import fill, locked, pattern, raw, tensor_of
 from support.counters import counters
@@ -104,12 +105,11 @@ def test_storage_that_shrinks_or_grows(directory: Path, backend: str, make_handl
         assert bool((tensor == 9).all())
 
 
-def test_everything_is_let_go_afterwards(directory: Path, backend: str, make_handle: Any) -> None:
-    handle = make_handle(backend)
-    handle.sync_pwrite(locked(handle, NBYTES).fill_(1), directory / "file")
+def test_everything_is_let_go_afterwards(directory: Path, backend: str) -> None:
     gc.collect()
     in_use = _deepnvme.pin.stats()["in_use"]
-    with counters():
+    with counters(), aio.aio_handle(backend=backend) as handle:
+        handle.sync_pwrite(locked(handle, NBYTES).fill_(1), directory / "file")
         for _ in range(20):
             handle.async_pwrite(locked(handle, NBYTES), directory / "file")
             handle.submit_pread(locked(handle, NBYTES), directory / "file")

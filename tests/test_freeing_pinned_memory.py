@@ -29,6 +29,7 @@ def test_twice(nbytes: int) -> None:
         assert pins.free_cpu_locked_tensor_by_ptr(tensor.data_ptr()) is False
         after = _deepnvme.pin.stats()
         assert (after["in_use"], after["regions"]) == (before["in_use"], before["regions"])
+        del tensor
 
 
 @SIZES
@@ -80,6 +81,7 @@ def test_two_threads_at_once(nbytes: int) -> None:
             for thread in threads:
                 thread.join()
             assert sorted(answers) == [False, True]
+            del tensor, free, thread, threads
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,11 @@ def daemon():
     mine = locked(handle, 5000)
     own = aio.aio_handle(backend=backend)
     started.set()
-    while True:
-        own.sync_pwrite(mine, f"{folder}/daemon")
+    try:
+        while True:
+            own.sync_pwrite(mine, f"{folder}/daemon")
+    except RuntimeError:  # exit has closed it
+        threading.Event().wait()
 
 started = threading.Event()
 threading.Thread(target=daemon, daemon=True).start()
@@ -75,9 +78,12 @@ started = threading.Event()
 
 def wait():
     started.set()
-    while True:
-        handle.async_pwrite(bytes(1 << 20), sys.argv[2])
-        handle.wait()
+    try:
+        while True:
+            handle.async_pwrite(bytes(1 << 20), sys.argv[2])
+            handle.wait()
+    except RuntimeError:  # exit has closed it
+        threading.Event().wait()
 
 threading.Thread(target=wait, daemon=True).start()
 started.wait()

@@ -1,4 +1,4 @@
-"""What a short transfer leaves is submitted, even with nothing else queued (A-11, A-05)."""
+"""What a short transfer leaves is submitted, with nothing else queued (A-05, A-11, B-08)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import aio
 from support.child import READ_CALLS, WRITE_CALLS, child_answer, injections, with_strace
+from support.mounts import ext4_image
 
 TOTAL = 24 * 4096  # whole sectors, so that on a drive too it is one transfer
 CALLS = f"{READ_CALLS},{WRITE_CALLS}"
@@ -53,34 +54,42 @@ print(json.dumps(answers))
 """
 
 
-def run(cut: int, when: str, disk: Path, tmpfs: Path, log: Path) -> Any:
+def run(cut: int, when: str, directories: list[Path], log: Path) -> Any:
     if "posix" not in aio.available_backends():
         pytest.skip("the posix engine cannot run here; strace can cut no other engine's transfers")
-    paths = [disk / "file", tmpfs / "file"]
+    paths = [directory / "file" for directory in directories]
     fault = f"inject={CALLS}:retval={cut}{when}"
     wrapper = with_strace(log, f"trace={CALLS}", fault, path=paths)
     answers = child_answer(SCRIPT, TOTAL, cut, *paths, wrapper=wrapper)
-    assert [answer["way"] for answer in answers] == ["write", "read"] * 2
+    assert [answer["way"] for answer in answers] == ["write", "read"] * len(paths)
     return answers
 
 
-# On the drive the rest may not go on from where a sector was cut.
-@pytest.mark.parametrize("cut", [1, 4096 + 512, 65535])
-def test_the_only_transfer_is_cut(disk: Path, tmpfs: Path, tmp_path: Path, cut: int) -> None:
-    log = tmp_path / "log"
-    for answer in run(cut, ":when=1", disk, tmpfs, log):
+def check(cut: int, directories: list[Path], log: Path) -> None:
+    for answer in run(cut, ":when=1", directories, log):
         assert answer["done"] == 1, answer
         assert answer["size"] == TOTAL, answer
         assert answer["rest"], answer
         assert answer["short"] >= 1, answer
         assert answer["bytes"] == TOTAL, answer
-    assert injections(log) == 4
+    assert injections(log) == 2 * len(directories)
+
+
+@pytest.mark.parametrize("cut", [1, 4096 + 512, 65535])
+def test_the_only_transfer_is_cut(disk: Path, tmpfs: Path, tmp_path: Path, cut: int) -> None:
+    check(cut, [disk, tmpfs], tmp_path / "log")
+
+
+def test_a_sector_of_4096_bytes_is_cut(tmp_path: Path) -> None:
+    """The rest may not go on from inside the sector past the page cache: that is EINVAL."""
+    with ext4_image(tmp_path / "image", 64 << 20, sector_size=4096) as sectors:
+        check(4096 + 512, [sectors], tmp_path / "log")
 
 
 def test_a_transfer_of_nothing_ends(disk: Path, tmpfs: Path, tmp_path: Path) -> None:
     """Moving 0 bytes for ever is an error after a bounded number of tries, not a loop."""
     log = tmp_path / "log"
-    for answer in run(0, "", disk, tmpfs, log):
+    for answer in run(0, "", [disk, tmpfs], log):
         assert answer["done"] is None, answer
         assert answer["error"] == 0, answer
     assert 4 <= injections(log) < 1000

@@ -146,7 +146,7 @@ void File::inspect(int descriptor) {
 }
 
 void File::need_buffered() {
-    std::lock_guard lock(secondary_mutex_);
+    std::lock_guard lock(mutex_);
     if (!direct() || secondary_ >= 0) {
         return;
     }
@@ -158,12 +158,16 @@ void File::need_buffered() {
 }
 
 int File::make_blocking() {
-    return nonblocking_.load(std::memory_order_relaxed) ? set_flags(direct() ? O_DIRECT : 0) : 0;
+    if (!nonblocking_.load(std::memory_order_acquire)) {
+        return 0;
+    }
+    std::lock_guard lock(mutex_);
+    return set_flags(direct() ? O_DIRECT : 0);
 }
 
 int File::set_flags(int flags) {
     const int result = sys::set_status_flags(primary_, flags);
-    nonblocking_ = result < 0;
+    nonblocking_.store(result < 0, std::memory_order_release);
     return -result;
 }
 
@@ -173,11 +177,14 @@ int File::reserve(off_t offset, uint64_t nbytes) {
     return full ? -result : 0;
 }
 
+// The descriptor is changed before direct() says so: nobody may take it for a buffered one earlier.
 bool File::refuse_direct() {
-    if (!direct_.exchange(false)) {
+    std::lock_guard lock(mutex_);
+    if (!direct()) {
         return false;
     }
     set_flags(0);
+    direct_ = false;
     return true;
 }
 

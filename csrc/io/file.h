@@ -22,10 +22,13 @@
 
 namespace deepnvme::io {
 
+class File;
+
 // What to open: a path, or the caller's descriptor when `descriptor` is not negative.
 struct FileName {
     std::string path;
     int descriptor = -1;
+    std::shared_ptr<File> opened = nullptr;  // by IoHandle::open: neither of the two then
 
     std::string text() const;  // the path, also of a descriptor where it can be had
 };
@@ -78,8 +81,8 @@ private:
     FileName name_;
     int primary_ = -1;
     std::atomic<int> secondary_{-1};
-    std::mutex secondary_mutex_;
-    int access_ = 0;  // O_RDONLY or O_WRONLY
+    std::mutex mutex_;  // of changes to the descriptors
+    int access_ = 0;    // O_RDONLY or O_WRONLY
     std::atomic<bool> direct_{false};
     bool refused_at_open_ = false;
     bool regular_ = false;

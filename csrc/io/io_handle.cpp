@@ -26,29 +26,40 @@ size_t open_file_limit() {
     return std::clamp<size_t>(limit.rlim_cur / 4, 4, most_open_files);
 }
 
-Failure failure_of(const Request& request, const File& file, int error, const std::string& detail) {
+Failure failure_of(const File& file, bool write, uint64_t nbytes, off_t offset, int error,
+                   const std::string& detail) {
     Failure failure;
     failure.error = error;
     failure.detail = detail;
     failure.path = file.path();
-    failure.offset = request.offset;
-    failure.nbytes = request.nbytes;
-    failure.action = request.write ? Action::write : Action::read;
+    failure.offset = offset;
+    failure.nbytes = nbytes;
+    failure.action = write ? Action::write : Action::read;
     return failure;
 }
 
-void check_range(const Request& request) {
+void check_range(uint64_t nbytes, off_t offset) {
     constexpr uint64_t last = INT64_MAX;
-    if (request.offset < 0) {
-        throw std::invalid_argument(
-            "file_offset is " + std::to_string(request.offset) +
-            ", but must not be negative; give the byte of the file to start at");
+    if (offset < 0) {
+        throw std::invalid_argument("file_offset is " + std::to_string(offset) +
+                                    ", but must not be negative; give the byte of the file to "
+                                    "start at");
     }
-    if (request.nbytes > last - static_cast<uint64_t>(request.offset)) {
-        throw std::invalid_argument("file_offset " + std::to_string(request.offset) + " plus " +
-                                    std::to_string(request.nbytes) + " bytes is beyond " +
+    if (nbytes > last - static_cast<uint64_t>(offset)) {
+        throw std::invalid_argument("file_offset " + std::to_string(offset) + " plus " +
+                                    std::to_string(nbytes) + " bytes is beyond " +
                                     std::to_string(last) +
                                     ", the end of any file; use a smaller file_offset");
+    }
+}
+
+// Nothing can be read beyond the end of a file, nor written beyond that of a device.
+void check_end(const File& file, bool write, uint64_t nbytes, off_t offset) {
+    const uint64_t end = static_cast<uint64_t>(offset) + nbytes;
+    if (end > file.size() && (!write || !file.regular())) {
+        throw IoError(failure_of(file, write, nbytes, offset, write ? ENOSPC : ENODATA,
+                                 "it ends at byte " + std::to_string(end) + ", but there are " +
+                                     std::to_string(file.size()) + " bytes"));
     }
 }
 
@@ -107,55 +118,50 @@ IoHandle::Parts& IoHandle::usable() const {
     return *parts_;
 }
 
-std::shared_ptr<File> IoHandle::open_file(const Request& request, const FileName& name,
-                                          const Waiting& waiting, OpenFiles* open_files) {
+std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t nbytes,
+                                     off_t offset, const Waiting& waiting, OpenFiles* open_files) {
     Parts& parts = usable();
+    check_range(nbytes, offset);
     std::weak_ptr<File>* known = nullptr;
     if (open_files != nullptr && name.descriptor < 0) {
         // Small requests are opened without O_DIRECT, which large ones want: two entries.
-        const bool large =
-            has_whole_unit(request.nbytes, request.offset, static_cast<uint32_t>(sys::page_size()));
+        const bool large = has_whole_unit(nbytes, offset, static_cast<uint32_t>(sys::page_size()));
         known = &(*open_files)[name.path + (large ? '\1' : '\0')];
-        if (auto file = known->lock()) {
-            return file;
-        }
     }
-    for (;;) {
+    std::shared_ptr<File> file = name.opened;
+    if (file == nullptr && known != nullptr) {
+        file = known->lock();
+    }
+    while (file == nullptr) {
         try {
-            auto file = File::open(name, request.write, request.nbytes, request.offset,
-                                   parts.budget->acquire(waiting));
+            file = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
             if (file->refused_at_open()) {
                 parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
             }
-            if (known != nullptr) {
-                *known = file;
-            }
-            return file;
         } catch (IoError& error) {
             // Descriptors held by requests in flight come back; others do not.
             const bool out_of_descriptors =
                 error.failure.error == EMFILE || error.failure.error == ENFILE;
-            if (out_of_descriptors && parts.budget->wait_for_release(waiting)) {
-                continue;
+            if (!out_of_descriptors || !parts.budget->wait_for_release(waiting)) {
+                error.failure.offset = offset;
+                error.failure.nbytes = nbytes;
+                throw;
             }
-            error.failure.offset = request.offset;
-            error.failure.nbytes = request.nbytes;
-            throw;
         }
     }
+    check_end(*file, write, nbytes, offset);
+    if (known != nullptr) {
+        *known = file;
+    }
+    return file;
 }
 
 std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& name,
                                              const std::shared_ptr<OperationGroup>& group,
                                              const Waiting& waiting, OpenFiles* open_files) {
-    check_range(request);
-    const std::shared_ptr<File> file = open_file(request, name, waiting, open_files);
+    const std::shared_ptr<File> file =
+        open(name, request.write, request.nbytes, request.offset, waiting, open_files);
     const uint64_t end = static_cast<uint64_t>(request.offset) + request.nbytes;
-    if (end > file->size() && (!request.write || !file->regular())) {
-        throw IoError(failure_of(request, *file, request.write ? ENOSPC : ENODATA,
-                                 "it ends at byte " + std::to_string(end) + ", but there are " +
-                                     std::to_string(file->size()) + " bytes"));
-    }
     const PlanLimits limits{options_.block_size,
                             std::min<size_t>(options_.block_size, PlanLimits{}.staged_block)};
     auto plan =
@@ -174,7 +180,7 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
     // other, and a full disk is known before a byte has moved.
     if (request.write && file->regular() && end > file->size() && plan.chunks_left() > 1) {
         if (const int error = file->reserve(request.offset, request.nbytes); error != 0) {
-            throw IoError(failure_of(request, *file, error, ""));
+            throw IoError(failure_of(*file, true, request.nbytes, request.offset, error, ""));
         }
     }
     return std::make_shared<Operation>(std::move(request), file, std::move(plan), group,

@@ -36,6 +36,10 @@ public:
     // Files that one call over many requests has opened, so that each is opened once.
     using OpenFiles = std::unordered_map<std::string, std::weak_ptr<File>>;
 
+    // Opens a file for requests within nbytes at offset. Waits and throws as prepare() does.
+    std::shared_ptr<File> open(const FileName& name, bool write, uint64_t nbytes, off_t offset,
+                               const Waiting& waiting, OpenFiles* open_files = nullptr);
+
     // Opens the file and checks the range. Waits while too many files are held open by earlier
     // requests. Throws std::invalid_argument, IoError, or what `waiting` throws; the group does
     // not expect the operation then.
@@ -81,9 +85,6 @@ private:
     struct Parts;
 
     Parts& usable() const;  // throws in a forked child and after close()
-    std::shared_ptr<File> open_file(const Request& request, const FileName& name,
-                                    const Waiting& waiting, OpenFiles* open_files);
-
     const HandleOptions options_;
     const Backend backend_;
     const sys::OwnerProcess process_;

@@ -42,7 +42,7 @@ void LatencyHistogram::record(uint64_t nanoseconds) {
 
 void LatencyHistogram::Merged::add(const LatencyHistogram& histogram) {
     for (size_t i = 0; i < bucket_count; ++i) {
-        const uint32_t count = histogram.buckets_[i].load(std::memory_order_relaxed);
+        const uint64_t count = histogram.buckets_[i].load(std::memory_order_relaxed);
         buckets_[i] += count;
         count_ += count;
     }

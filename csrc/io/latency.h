@@ -37,7 +37,7 @@ public:
     };
 
 private:
-    std::array<std::atomic<uint32_t>, bucket_count> buckets_{};
+    std::array<std::atomic<uint64_t>, bucket_count> buckets_{};
     std::atomic<uint64_t> total_{0};
     std::atomic<uint64_t> max_{0};
 };

@@ -12,7 +12,7 @@ namespace deepnvme::io {
 
 // What a file asks of direct I/O, in bytes, each a power of two.
 struct Alignment {
-    uint32_t memory = 4096;  // of buffer addresses
+    uint32_t memory = 4096;  // of buffer addresses; at most `granule`
     // Of file offsets and lengths, and at least a page and a file-system block: the unit that the
     // page cache reads, modifies and writes back. Direct and buffered I/O of one file never meet
     // inside such a unit, so that neither two segments of one request nor two writers of

@@ -131,6 +131,8 @@ void Pump::submit() {
         }
         batch_.clear();
         for (size_t i = 0; i < std::min<size_t>(ready_.size(), batch_limit_); ++i) {
+            Slot& slot = slots_[ready_[i]];
+            slot.direct = slot.direct && slot.piece.operation->file().direct();
             batch_.push_back(transfer(ready_[i]));
         }
         const uint64_t started = now();
@@ -271,6 +273,7 @@ void Pump::retry(uint32_t index) {
 // The last resort for a transfer that an engine does not take: slow, but it moves or says why not.
 void Pump::move_by_blocking_call(uint32_t index) {
     const Transfer t = transfer(index);
+    slots_[index].started = now();
     for (uint32_t tries = 0;; ++tries) {
         const ssize_t result = t.write ? sys::pwrite(t.fd, t.data, t.nbytes, t.offset)
                                        : sys::pread(t.fd, t.data, t.nbytes, t.offset);

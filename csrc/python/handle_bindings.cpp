@@ -167,6 +167,13 @@ public:
         return Ticket(std::move(group));
     }
 
+    OpenFile open(py::handle file, py::handle offset, uint64_t nbytes, bool write) {
+        const io::FileName name = file_name(file);
+        const off_t start = file_offset(offset);
+        const py::gil_scoped_release unlocked;
+        return {handle_->open(name, write, nbytes, start, {check_signals, {}})};
+    }
+
     uint64_t wait() {
         handle_->require_owner();
         io::OperationGroup::Outcome outcome;
@@ -318,6 +325,10 @@ void bind_handle(py::module_& m) {
         .def("result", &Ticket::result, "Bytes moved, once done; raises AioError for failures.")
         .def("notify", &Ticket::notify, py::arg("channel"), py::arg("token"),
              "Push `token` to `channel` once done.");
+    py::class_<OpenFile>(m, "OpenFile", "A file that a handle has opened, for several requests.")
+        .def("path", [](const OpenFile& open) { return open.file->path(); })
+        .def("fileno", [](const OpenFile& open) { return open.file->buffered_descriptor(); })
+        .def("close", [](OpenFile& open) { open.file.reset(); });
     py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")
         .def(py::init(&make_handle), py::arg("block_size"), py::arg("queue_depth"),
              py::arg("single_submit"), py::arg("overlap_events"), py::arg("intra_op_parallelism"),
@@ -329,6 +340,9 @@ void bind_handle(py::module_& m) {
         .def("submit", &Handle::submit, py::arg("buffer"), py::arg("file"), py::arg("offset"),
              py::arg("write"))
         .def("submit_many", &Handle::submit_many, py::arg("items"), py::arg("write"))
+        .def("open", &Handle::open, py::arg("file"), py::arg("offset"), py::arg("nbytes"),
+             py::arg("write"),
+             "Open a file for several requests within `nbytes` at `offset`, checked here.")
         .def("wait", &Handle::wait)
         .def("fsync", &Handle::sync_file, py::arg("file"))
         .def("close", &Handle::close)

@@ -10,6 +10,13 @@ namespace deepnvme::python {
 
 io::FileName file_name(py::handle file) {
     io::FileName name;
+    if (py::isinstance<OpenFile>(file)) {
+        name.opened = file.cast<OpenFile&>().file;
+        if (name.opened == nullptr) {
+            throw py::value_error("the file is closed; open it again");
+        }
+        return name;
+    }
     if (PyLong_Check(file.ptr()) != 0 && PyBool_Check(file.ptr()) == 0) {
         const long descriptor = PyLong_AsLong(file.ptr());
         const bool overflow = PyErr_Occurred() != nullptr;

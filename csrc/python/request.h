@@ -8,7 +8,12 @@
 
 namespace deepnvme::python {
 
-// An int is an open descriptor; anything else a path. Throws TypeError or ValueError.
+// A file that a handle has opened, for several requests.
+struct OpenFile {
+    std::shared_ptr<io::File> file;  // null once closed
+};
+
+// An OpenFile, an int for an open descriptor, or a path. Throws TypeError or ValueError.
 io::FileName file_name(pybind11::handle file);
 
 // A byte of a file, or ValueError for what is negative or beyond 2**63 - 1.

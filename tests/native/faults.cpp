@@ -62,10 +62,6 @@ py::dict report() {
 }  // namespace
 
 void bind_faults(py::module_& m) {
-    m.attr("ALL_BYTES") = all_bytes;
-    m.attr("ALL_TRANSFERS") = all_transfers;
-    m.attr("AS_USUAL") = as_usual;
-    m.attr("SPURIOUS") = spurious;
     m.def("install", &install, py::kw_only(), py::arg("submits"), py::arg("reaps"),
           py::arg("fates"), py::arg("holds"), py::arg("registers"), py::arg("calls"),
           py::arg("refuse_direct"), py::arg("dies_after"), py::arg("engines"));

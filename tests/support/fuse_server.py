@@ -144,7 +144,9 @@ class Server:
         raise OSError(errno.ENOSYS, "not needed")
 
     def opened(self, node: int) -> bytes:
-        past_the_cache = node != ROOT and self.nodes[node].kind == "short"
+        # Held reads would keep pages of the cache locked, which the next open waits for.
+        file = self.nodes.get(node)
+        past_the_cache = file is not None and (file.held or file.kind == "short")
         return struct.pack("<QIi", 0, DIRECT_IO if past_the_cache else 0, 0)
 
     @staticmethod

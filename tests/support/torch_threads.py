@@ -1,4 +1,4 @@
-"""Imported for what it does: torch starts its threads now, so that no test takes them for a leak."""
+"""Imported for what it does: torch starts its threads now; no test takes them for a leak then."""
 
 from __future__ import annotations
 

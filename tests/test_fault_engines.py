@@ -1,0 +1,79 @@
+"""Whatever an engine answers, each operation is done or says why not, and nothing else changes.
+
+Guards against lost, repeated and misattributed operations, bytes outside of a target, errors that
+are dropped or invented, and what a handle keeps after trouble.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+
+from support.faulty_example import Report, run_example
+from support.faulty_schedules import ENGINE_SCHEDULES, TRANSIENT, Schedule
+from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Operation, Workload
+
+pytest_plugins = ["support.faulty_process"]
+
+EXAMPLES = 120
+
+
+@settings(max_examples=EXAMPLES)
+@given(options=OPTIONS, schedule=ENGINE_SCHEDULES, draws=WORKLOADS)
+def test_every_answer_of_an_engine(
+    directory: Path,
+    backend: str,
+    options: dict[str, Any],
+    schedule: Schedule,
+    draws: list[Draw],
+) -> None:
+    run_example(directory, backend, options, schedule, draws, exactly_those_that_met_an_error)
+
+
+def exactly_those_that_met_an_error(workload: Workload, report: Report) -> None:
+    """An operation fails when, and only when, an error met one of its transfers: with its errno."""
+    refused: set[str] = set()  # files that went through the page cache from then on
+    met: dict[Operation, list[tuple[int, bool]]] = {one: [] for one in workload.operations}
+    for transfer in report["transfers"]:
+        answer = what_becomes_of(transfer, transfer["path"] in refused)
+        if transfer["direct"] and -transfer["result"] in (errno.EINVAL, errno.EOPNOTSUPP):
+            refused.add(transfer["path"])
+        if answer is not None:
+            met[operation_of(transfer, workload)].append(answer)
+    for operation, answers in met.items():
+        if operation.error is None:
+            assert not any(certain for _, certain in answers), f"{operation.draw} met {answers}"
+        else:
+            assert operation.error.errno in {number for number, _ in answers}
+
+
+def what_becomes_of(transfer: dict[str, Any], refused: bool) -> tuple[int, bool] | None:
+    """The errno that this fault ends its operation with, and whether it must; None: it goes on."""
+    result: int = transfer["result"]
+    if result == 0:
+        return (errno.EIO if transfer["write"] else errno.ENODATA), True
+    if result > 0 or -result in TRANSIENT:
+        return None
+    number = -result
+    if number in (errno.EINVAL, errno.EOPNOTSUPP) and transfer["direct"]:
+        return None  # again through the page cache
+    if number in (errno.EFAULT, errno.EOPNOTSUPP) and transfer["fixed"]:
+        return None  # again without the registered buffer
+    # The transfer may have been meant to be direct when the file was refused.
+    return number, not (number in (errno.EINVAL, errno.EOPNOTSUPP) and refused)
+
+
+def operation_of(transfer: dict[str, Any], workload: Workload) -> Operation:
+    """The one operation to whose bytes the transfer belongs."""
+    (found,) = (
+        one
+        for one in workload.operations
+        if str(one.path) == transfer["path"]
+        and one.draw.write is transfer["write"]
+        and one.offset <= transfer["offset"]
+        and transfer["offset"] + transfer["nbytes"] <= one.end
+    )
+    return found
