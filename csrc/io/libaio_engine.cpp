@@ -125,7 +125,13 @@ private:
     int arm_wake() {
         ::io_prep_poll(&wake_block_, wake_fd_, POLLIN);
         iocb* block = &wake_block_;
-        int result = ::io_submit(context_, 1, &block);
+        int result = -EINTR;
+        for (int tries = 0; tries < 16 && (result == -EINTR || result == -EAGAIN); ++tries) {
+            result = -sys::injected_fault("io_submit");
+            if (result == 0) {
+                result = ::io_submit(context_, 1, &block);
+            }
+        }
         wake_armed_ = result == 1;
         return result;
     }

@@ -61,7 +61,7 @@ def _run(names: list[str]) -> tuple[Reports, str]:
             REPORTS: file.name,
             "PYTHONPATH": os.pathsep.join(map(str, search)),
         }
-        options = ["-p", __name__, "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+        options = ["-p", __name__, "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
         done = subprocess.run(
             [sys.executable, "-c", START, *options, *names],
             cwd=ROOT,

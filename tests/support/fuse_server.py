@@ -26,7 +26,8 @@ ENTRY = struct.Struct("<4QII")
 SIZE_IS_SET = 1 << 3  # FATTR_SIZE
 DIRECT_IO = 1  # FOPEN_DIRECT_IO
 
-LOOKUP, FORGET, GETATTR, SETATTR, UNLINK, OPEN, READ, WRITE = 1, 2, 3, 4, 10, 14, 15, 16
+LOOKUP, FORGET, GETATTR, SETATTR, MKNOD, UNLINK = 1, 2, 3, 4, 8, 10
+OPEN, READ, WRITE = 14, 15, 16
 STATFS, RELEASE, FSYNC, FLUSH, INIT, OPENDIR, RELEASEDIR = 17, 18, 20, 25, 26, 27, 29
 CREATE, INTERRUPT, DESTROY, BATCH_FORGET, FALLOCATE = 35, 36, 38, 42, 43
 SILENT = (FORGET, INTERRUPT, BATCH_FORGET)
@@ -118,6 +119,8 @@ class Server:
             return struct.pack("<4I", major, 31, 0, flags) + limits  # no readahead
         if code == LOOKUP:
             return self.entry(self.find(body))
+        if code == MKNOD:
+            return self.entry(self.create(body[16:]))
         if code == CREATE:
             made = self.create(body[16:])
             return self.entry(made) + self.opened(made)
