@@ -9,12 +9,15 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from _deepnvme import io as _io
 from _deepnvme.io import AioError
 from aio.backends import backend_name
 from aio.device_transfer import DeviceTransfers, is_device_tensor
 from aio.futures import IOFuture, Ticket
 from aio.pin_handle import LockedTensors
+from pinned_manager import free_locked_tensor
 
 if TYPE_CHECKING:
     from _deepnvme.io import HandleStats
@@ -120,6 +123,16 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
     def closed(self) -> bool:
         """True after close(), and in a forked child."""
         return self._core.closed
+
+    # ---- page-locked memory: see also LockedTensors ----
+
+    def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
+        """True if ``tensor`` starts a pinned region, which is not pinned any more.
+
+        False for anything else. Pages are unlocked once no request uses them. Other references to
+        the memory stay valid.
+        """
+        return free_locked_tensor(tensor)
 
     # ---- synchronous: wait for this request alone ----
 

@@ -11,7 +11,7 @@ from pinned_manager import free_locked_tensor, is_pinned, new_locked_tensor
 
 
 class LockedTensors:
-    """The three methods that every handle of the process shares: they reach one registry."""
+    """What every handle of the process shares: they reach one registry."""
 
     _tag = "pin_handle"
 
@@ -35,14 +35,6 @@ class LockedTensors:
             )
         return new_locked_tensor(num_elem, example.dtype, self._tag)
 
-    def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
-        """True if ``tensor`` starts a pinned region, which is not pinned any more.
-
-        False for anything else. Pages are unlocked once no request uses them. Other references to
-        the memory stay valid.
-        """
-        return free_locked_tensor(tensor)
-
     def is_pinned(self, buffer: Any) -> bool:
         """True when every byte that ``buffer`` reaches lies in one page-locked region, whichever
         handle made it.
@@ -52,6 +44,14 @@ class LockedTensors:
 
 class pin_handle(LockedTensors):  # DeepSpeed's name
     """Page-locked tensors from the registry of the process."""
+
+    def free_cpu_locked_tensor(self, locked_tensor: torch.Tensor) -> bool:
+        """True if ``locked_tensor`` starts a pinned region, which is not pinned any more.
+
+        False for anything else. Pages are unlocked once no request uses them. Other references to
+        the memory stay valid.
+        """
+        return free_locked_tensor(locked_tensor)
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
         """The same for the address of a region's first byte."""

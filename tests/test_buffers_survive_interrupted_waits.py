@@ -39,7 +39,7 @@ def test_interrupted_reaping(disk: Path, backend: str, tmp_path: Path) -> None:
         "posix": "pread64,preadv,preadv2",
     }[backend]
     # Before the script has begun, the dynamic loader reads too.
-    only = path if backend == "posix" else None
+    only = [path] if backend == "posix" else []
     log = tmp_path / "trace"
     answer = child_answer(
         SCRIPT,

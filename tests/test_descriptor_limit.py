@@ -45,9 +45,12 @@ print(json.dumps(answer))
 """
 
 
-@pytest.mark.parametrize("limit", [64, 256])
-def test_more_files_than_descriptors(directory: Path, backend: str, limit: int) -> None:
+@pytest.mark.parametrize(("storage", "limit"), [("disk", 64), ("tmpfs", 256)])
+def test_more_files_than_descriptors(
+    request: pytest.FixtureRequest, backend: str, storage: str, limit: int
+) -> None:
     """1500 distinct files in one call, in futures, and before one wait()."""
+    directory: Path = request.getfixturevalue(storage)
     answer = child_answer(MANY, backend, directory, 1500, limit, 2)
     assert answer == [1500, 1500, True, 7_500_000, True, 7_500_000, 1500]
     data = pattern(1500 * 5000)

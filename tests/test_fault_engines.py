@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from support.faulty_example import Report, run_example
-from support.faulty_schedules import ENGINE_SCHEDULES, TRANSIENT, Schedule
+from support.faulty_schedules import ENGINE_SCHEDULES, PHASES, TRANSIENT, Schedule
 from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Operation, Workload
 
 pytest_plugins = ["support.faulty_process"]
@@ -21,7 +21,7 @@ pytest_plugins = ["support.faulty_process"]
 EXAMPLES = 120
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES, phases=PHASES)
 @given(options=OPTIONS, schedule=ENGINE_SCHEDULES, draws=WORKLOADS)
 def test_every_answer_of_an_engine(
     directory: Path,

@@ -159,6 +159,7 @@ def test_failures_hold_nothing(small: Path, backend: str) -> None:
                 with pytest.raises(aio.AioError):
                     handle.pwrite_many([(bytes(2 * ROOM), path), (bytes(1000), small / "good")])
                 path.unlink()
+                (small / "good").unlink()
 
     def free_blocks() -> int:
         descriptor = os.open(small, os.O_RDONLY)

@@ -17,7 +17,7 @@ from support.addresses import mapped_at
 from support.buffers import locked
 from support.counters import counters
 
-ROUNDS = 40
+ROUNDS = 8
 NBYTES = 1 << 20
 
 

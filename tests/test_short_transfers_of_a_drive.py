@@ -18,9 +18,10 @@ from support.fuse import FuseMount, fuse_mount
 
 NBYTES = 200_000
 
-# SHORT_FUSE_READS: where FUSE answers a read short and past the page cache (FOPEN_DIRECT_IO), the
-# kernel's io_uring asks for the rest by itself, at the position of the first part (seen on 6.18
-# with plain liburing): it reports a full read of repeated bytes, which no user of it can notice.
+SHORT_ON_IO_URING = """\
+the kernel's io_uring is wrong where FUSE moves less than asked, past the page cache: it asks for the
+rest by itself, at the position of the first part, and reports everything as moved (seen on 6.18 with
+plain liburing); tests/cpp/test_pump.cpp has short completions for every engine"""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,8 @@ KINDS = st.sampled_from(["locked", "odd address"])
 
 @given(at=POSITIONS, kind=KINDS)
 def test_the_rest_is_moved(drive: FuseMount, handle: Any, at: int, kind: str) -> None:
+    if handle.backend == "io_uring":
+        pytest.skip(SHORT_ON_IO_URING)
     path = drive.path / f"short-at-{at}"
     data = pattern(NBYTES, seed=at)
     tensor = memory(handle, kind)
@@ -49,10 +52,9 @@ def test_the_rest_is_moved(drive: FuseMount, handle: Any, at: int, kind: str) ->
         before = handle.stats()["short_transfers"]
         assert handle.sync_pwrite(tensor, path) == 1
         assert path.read_bytes() == data
-        if handle.backend != "io_uring":  # see SHORT_FUSE_READS
-            tensor.zero_()
-            assert handle.sync_pread(tensor, path) == 1
-            assert raw(tensor) == data
+        tensor.zero_()
+        assert handle.sync_pread(tensor, path) == 1
+        assert raw(tensor) == data
         aligned = at % 16384 == 0  # between two transfers: neither of them is short
         assert aligned or handle.stats()["short_transfers"] > before
     finally:
@@ -94,4 +96,4 @@ def test_a_file_that_shrinks_while_its_read_is_held_up(tmp_path: Path, handle: A
         error = future.exception(60)
     assert error is not None
     assert error.errno == errno.ENODATA
-    assert handle.backend == "io_uring" or error.nbytes_done <= NBYTES // 2  # SHORT_FUSE_READS
+    assert handle.backend == "io_uring" or error.nbytes_done <= NBYTES // 2

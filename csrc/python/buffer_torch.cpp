@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "python/buffer_sources.h"
+#include "python/dlpack_abi.h"
 
 namespace deepnvme::python {
 namespace {
@@ -11,6 +12,8 @@ struct Torch {
     PyTypeObject* tensor;
     PyObject* no_dispatch;  // the __torch_dispatch__ of types that do not have their own
     PyObject* strided;      // torch.strided
+    // One call for address, shape and strides; null where this torch has none.
+    int (*describe)(void* tensor, dlpack::Tensor* out);
 };
 
 // Null until the program has imported torch: without it there are no tensors, and importing it
@@ -27,6 +30,14 @@ const Torch* torch() {
     const py::object strided = module ? py::getattr(module, "strided", py::none()) : py::none();
     if (!PyType_Check(tensor.ptr()) || strided.is_none()) {
         return nullptr;
+    }
+    const py::object api = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
+    if (PyCapsule_IsValid(api.ptr(), "dlpack_exchange_api") != 0) {
+        const auto* exchange = static_cast<dlpack::ExchangeApi*>(
+            PyCapsule_GetPointer(api.ptr(), "dlpack_exchange_api"));
+        found.describe =
+            exchange->version.major == 1 ? exchange->tensor_from_py_object_no_sync : nullptr;
+        py::object(api).release();  // kept for good, like the rest
     }
     found.no_dispatch = py::object(tensor.attr("__torch_dispatch__")).release().ptr();
     found.strided = py::object(strided).release().ptr();
@@ -142,6 +153,81 @@ void check_inside(const ByteSpan& span, py::handle storage) {
     }
 }
 
+// Throws TypeError where the memory of a tensor is not its value.
+void refuse_lazy_views(py::handle tensor) {
+    static const Name is_conj("is_conj"), is_neg("is_neg");
+    const DtypeTraits traits = traits_of(tensor);
+    if (traits.may_be_conj && is_conj.called_true_on(tensor)) {
+        refuse("the memory of a lazily conjugated tensor is not its value; pass resolve_conj()");
+    }
+    if (traits.may_be_neg && is_neg.called_true_on(tensor)) {
+        refuse("the memory of a lazily negated tensor is not its value; pass resolve_neg()");
+    }
+}
+
+// Throws TypeError for a tensor that is not one block of strided host memory.
+void check_plain(py::handle tensor) {
+    static const Name layout("layout"), is_nested("is_nested"), is_cpu("is_cpu"), device("device");
+    if (const py::object found = layout.of(tensor); found.ptr() != torch()->strided) {
+        refuse("a tensor of layout " + std::string(py::str(found)) +
+               " is not one block of memory; pass its parts, or to_dense()");
+    }
+    if (is_nested.true_of(tensor)) {
+        refuse("a nested tensor is not one block of memory; pass its parts: unbind()");
+    }
+    if (traits_of(tensor).quantized) {
+        refuse(
+            "the bytes of a quantized tensor leave out its scale; pass int_repr() and keep the "
+            "scale");
+    }
+    if (!is_cpu.true_of(tensor)) {
+        refuse("a tensor on device '" + std::string(py::str(device.of(tensor))) +
+               "' is not in host memory; pass a CPU tensor");
+    }
+    refuse_lazy_views(tensor);
+}
+
+// The quick way: false where this torch has none, or where the tensor is not what it is for; the
+// slow way then says why.
+bool describe(py::handle tensor, BufferView& view) {
+    const auto describe_tensor = torch()->describe;
+    dlpack::Tensor described;
+    if (describe_tensor == nullptr) {
+        return false;
+    }
+    if (describe_tensor(tensor.ptr(), &described) != 0) {
+        PyErr_Clear();
+        return false;
+    }
+    if (described.device.type != dlpack::kCPU || described.dtype.lanes != 1 ||
+        described.dtype.bits % 8 != 0) {
+        return false;
+    }
+    const uint8_t code = described.dtype.code;
+    if (code != dlpack::kInt && code != dlpack::kUInt && code != dlpack::kBool) {
+        refuse_lazy_views(tensor);
+    }
+    view.data = static_cast<std::byte*>(described.data) + described.byte_offset;
+    view.itemsize = described.dtype.bits / 8;
+    size_t elements = 1;
+    view.contiguous = true;
+    for (int32_t d = described.ndim; d-- > 0;) {
+        view.contiguous &= described.shape[d] == 1 || described.strides == nullptr ||
+                           described.strides[d] == static_cast<int64_t>(elements);
+        elements *= static_cast<size_t>(described.shape[d]);
+    }
+    view.nbytes = elements * view.itemsize;
+    view.contiguous |= elements == 0;
+    if (!view.contiguous) {
+        view.shape.assign(described.shape, described.shape + described.ndim);
+        for (int32_t d = 0; d < described.ndim; ++d) {
+            view.strides.push_back(described.strides[d] * static_cast<int64_t>(view.itemsize));
+        }
+    }
+    measure(view);
+    return true;
+}
+
 }  // namespace
 
 bool is_torch_tensor(py::handle object) {
@@ -162,42 +248,26 @@ py::object resolve_lazy_views(py::handle object) {
     return py::reinterpret_borrow<py::object>(object);
 }
 
+void hold_storage(py::handle tensor, BufferView& view) {
+    static const Name untyped_storage("untyped_storage");
+    view.owner = untyped_storage.call_on(tensor);
+    check_inside(view.span, view.owner);
+}
+
 BufferView view_torch(py::handle tensor, bool need_owner) {
-    static const Name layout("layout"), is_nested("is_nested"), is_cpu("is_cpu"),
-        is_conj("is_conj"), is_neg("is_neg"), device("device"), untyped_storage("untyped_storage");
     if (has_own_dispatch(tensor)) {
         refuse(
             std::string(Py_TYPE(tensor.ptr())->tp_name) +
             " has a __torch_dispatch__ of its own, so its elements are not plain memory; pass the "
             "tensors that it wraps");
     }
-    if (const py::object found = layout.of(tensor); found.ptr() != torch()->strided) {
-        refuse("a tensor of layout " + std::string(py::str(found)) +
-               " is not one block of memory; pass its parts, or to_dense()");
+    BufferView view;
+    if (!describe(tensor, view)) {
+        check_plain(tensor);
+        view = view_elements(tensor, transferable_address(tensor));
     }
-    if (is_nested.true_of(tensor)) {
-        refuse("a nested tensor is not one block of memory; pass its parts: unbind()");
-    }
-    const DtypeTraits traits = traits_of(tensor);
-    if (traits.quantized) {
-        refuse(
-            "the bytes of a quantized tensor leave out its scale; pass int_repr() and keep the "
-            "scale");
-    }
-    if (!is_cpu.true_of(tensor)) {
-        refuse("a tensor on device '" + std::string(py::str(device.of(tensor))) +
-               "' is not in host memory; pass a CPU tensor");
-    }
-    if (traits.may_be_conj && is_conj.called_true_on(tensor)) {
-        refuse("the memory of a lazily conjugated tensor is not its value; pass resolve_conj()");
-    }
-    if (traits.may_be_neg && is_neg.called_true_on(tensor)) {
-        refuse("the memory of a lazily negated tensor is not its value; pass resolve_neg()");
-    }
-    BufferView view = view_elements(tensor, transferable_address(tensor));
     if (need_owner) {
-        view.owner = untyped_storage.call_on(tensor);
-        check_inside(view.span, view.owner);
+        hold_storage(tensor, view);
     }
     return view;
 }

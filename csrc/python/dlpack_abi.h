@@ -7,7 +7,7 @@
 namespace deepnvme::python::dlpack {
 
 enum DeviceType : int32_t { kCPU = 1, kCUDAHost = 3, kROCMHost = 11 };
-enum TypeCode : uint8_t { kUInt = 1 };
+enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kBool = 6 };
 
 struct Device {
     int32_t type;
@@ -50,6 +50,17 @@ struct VersionedTensor {  // in a capsule named "dltensor_versioned"
     void (*deleter)(VersionedTensor*);
     uint64_t flags;
     Tensor tensor;
+};
+
+// What a tensor type offers in a capsule named "dlpack_exchange_api" (DLPack 1.2 and later).
+struct ExchangeApi {
+    Version version;
+    ExchangeApi* previous;
+    void* managed_tensor_allocator;
+    void* managed_tensor_from_py_object_no_sync;
+    void* managed_tensor_to_py_object_no_sync;
+    int (*tensor_from_py_object_no_sync)(void* object, Tensor* out);  // borrowed; may be null
+    void* current_work_stream;
 };
 
 }  // namespace deepnvme::python::dlpack

@@ -3,7 +3,7 @@
 #include <climits>
 #include <string>
 
-#include "python/buffer.h"
+#include "python/buffer_sources.h"
 #include "python/keep_alive.h"
 
 namespace deepnvme::python {
@@ -59,7 +59,8 @@ off_t file_offset(py::handle offset) {
 io::Request make_request(py::handle buffer, bool write) {
     const py::object source =
         write ? resolve_lazy_views(buffer) : py::reinterpret_borrow<py::object>(buffer);
-    BufferView view = view_buffer(source, true);
+    const bool tensor = is_torch_tensor(source);
+    BufferView view = view_buffer(source, !tensor);
     if (!write && !view.writable) {
         throw py::value_error(
             "the buffer to read into is read-only; give one that can be written, such as a "
@@ -80,6 +81,9 @@ io::Request make_request(py::handle buffer, bool write) {
     }
     request.region = pin::deepspeed_pin_tensor_t::instance().use(view.span.data, view.span.nbytes);
     if (!request.region) {
+        if (tensor) {
+            hold_storage(source, view);  // not of a pinned tensor: a storage that cannot shrink
+        }
         request.keepalive = keep_alive(view.owner ? std::move(view.owner) : source);
     }
     return request;

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import _deepnvme
 import aio
-from support.counters import counters
+import support.torch_threads  # noqa: F401
+from support.counters import Held, held_now, until
 from support.faulty_schedules import Schedule, faults
 from support.faulty_watch import watch
 from support.faulty_workload import Draw, Workload, still_works
@@ -32,15 +36,45 @@ def run_example(
     after every schedule: bytes, counts, a handle that works, and nothing kept.
     """
     watch()
-    with tempfile.TemporaryDirectory(dir=directory) as name, counters():
-        pinned = _pinned()
+    with tempfile.TemporaryDirectory(dir=directory) as name, nothing_kept():
         _use(Path(name), backend, options, schedule, draws, judge)
-        assert _pinned() == pinned
 
 
-def _pinned() -> tuple[int, int]:
+def attempt(call: Callable[[], Any], *kinds: type[Exception]) -> tuple[Any, Any]:
+    """What `call` returns and None, or None and its exception, if that is of `kinds`."""
+    try:
+        return call(), None
+    except kinds as error:
+        return None, error
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """After the block the process holds what it held before the first of these blocks, or less.
+
+    Before the first and not before this one: the kernel may be late to end a thread of the last.
+    """
+    before = _first_look()
+    yield
+    gc.collect()  # an AioError lists itself, and its traceback has the buffers
     stats = _deepnvme.pin.stats()
-    return stats["in_use"], stats["regions"]
+    assert (stats["in_use"], stats["regions"]) == (0, 0)
+    _deepnvme.pin.empty_cache()
+    assert _deepnvme.pin.stats()["cached"] == 0
+
+    def back() -> bool:
+        now = held_now()
+        return all(getattr(now, name) <= getattr(before, name) for name in before.__dict__)
+
+    try:
+        until(back, "everything given back")
+    except AssertionError:
+        raise AssertionError(f"not given back: {before} -> {held_now()}") from None
+
+
+@cache
+def _first_look() -> Held:
+    return held_now()
 
 
 def _use(
@@ -53,10 +87,9 @@ def _use(
 ) -> None:
     workload = Workload(root, draws)
     with schedule.installed():
-        try:
-            handle = aio.aio_handle(backend=backend, **options)
-        except RuntimeError as error:
-            _explained(error, faults.report())
+        handle, error = attempt(lambda: aio.aio_handle(backend=backend, **options), RuntimeError)
+        if error is not None:
+            explained(error, faults.report())
             return
         with handle:
             workload.run(handle)
@@ -68,7 +101,7 @@ def _use(
             still_works(handle, root)
 
 
-def _explained(error: RuntimeError, report: Report) -> None:
-    """The handle could not be made because of a call that failed, and says so."""
+def explained(error: Exception, report: Report) -> None:
+    """The message has the reason of a call that was made to fail."""
     reasons = [os.strerror(number) for _, number in report["failed_calls"]]
     assert any(reason in str(error) for reason in reasons), (str(error), reasons)

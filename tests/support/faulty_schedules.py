@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 import _deepnvme
@@ -22,6 +23,9 @@ faults: Any = getattr(_deepnvme.io, "faults", None)
 ALL_BYTES = 2**63 - 1
 ALL_TRANSFERS = 2**31 - 1
 AS_USUAL, SPURIOUS = 1, 0
+
+# All but the explanation of what else would fail, which costs hundreds of examples.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
 TRANSIENT = (errno.EINTR, errno.EAGAIN, errno.EBUSY)
 # What the library answers by another way instead of by an error, on some transfers.
@@ -87,7 +91,7 @@ _gentle = st.one_of(_usual_bytes, _cut, _transient)
 _rough = st.one_of(_usual_bytes, _cut, _transient, _any_errno, st.just(0))
 _fates = st.one_of(_runs(_gentle, 40), _runs(_rough, 40))
 _take = st.one_of(st.just(ALL_TRANSFERS), st.integers(0, 5))
-_submits = st.one_of(
+SUBMITS = st.one_of(
     _runs(st.one_of(_take, _transient), 30),
     _runs(st.one_of(_take, _transient, _final), 30),
 )
@@ -97,7 +101,7 @@ _registers = _runs(st.sampled_from([0, -errno.ENOMEM, -errno.EOPNOTSUPP, -errno.
 
 ENGINE_SCHEDULES = st.builds(
     Schedule,
-    submits=_submits,
+    submits=SUBMITS,
     reaps=_reaps,
     fates=_fates,
     holds=_holds,
@@ -137,7 +141,7 @@ CALL_SCHEDULES = st.one_of(
         Schedule,
         calls=_call_faults(CALLS + TRANSFER_CALLS),
         fates=_fates,
-        submits=_submits,
+        submits=SUBMITS,
         refuse_direct=st.booleans(),
     ),
 ).filter(_can_end)

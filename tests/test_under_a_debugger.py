@@ -1,0 +1,60 @@
+"""Under gdb and strace requests complete, memory stays flat, and nothing is lost (C-16)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.child import child_answer, with_strace
+
+SCRIPT = """
+import json, sys
+import torch, aio
+from support.buffers import locked, pattern, raw
+from support.counters import status_kb
+backend, path = sys.argv[1:]
+data = pattern(8 << 20)
+source = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+target = torch.zeros(len(data), dtype=torch.uint8)
+with aio.aio_handle(backend=backend, block_size=65536, intra_op_parallelism=2) as handle:
+    def round():
+        handle.async_pwrite(source, path)
+        counted = handle.wait()
+        handle.async_pread(target, path)
+        return counted + handle.wait()
+    counted = [round()]
+    before = status_kb("VmHWM")
+    counted += [round() for _ in range(5)]
+    grown = status_kb("VmHWM") - before
+print(json.dumps([counted, raw(target) == data, grown < (4 << 10)]))
+"""
+RIGHT = [[2] * 6, True, True]
+
+
+def test_strace(disk: Path, tmp_path: Path, backend: str) -> None:
+    """Every system call of every thread stops the process twice."""
+    wrapper = [part for part in with_strace(tmp_path / "log") if part != "--seccomp-bpf"]
+    assert child_answer(SCRIPT, backend, disk / "file", wrapper=wrapper) == RIGHT
+
+
+def test_gdb(disk: Path, backend: str) -> None:
+    """Threads are reported, signals pass through the debugger, and the exit is clean."""
+    if shutil.which("gdb") is None:
+        pytest.skip("gdb is not installed")
+    wrapper = ["gdb", "-q", "-nx", "-batch", "-return-child-result"]
+    wrapper += ["-iex", "set debuginfod enabled off", "-iex", "set auto-load off"]
+    wrapper += ["-ex", "handle SIGINT nostop noprint pass", "-ex", "run", "--args"]
+    can = subprocess.run([*wrapper, "true"], capture_output=True, timeout=60, check=False)
+    if can.returncode != 0:
+        pytest.skip(f"gdb cannot run a program here: {can.stderr.decode(errors='replace')}")
+    script = SCRIPT.replace("print(json", "open(path + '.answer', 'w').write(json")
+    from support.child import run_child
+
+    done = run_child(script, backend, disk / "file", wrapper=wrapper, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    import json
+
+    assert json.loads((disk / "file.answer").read_text()) == RIGHT
