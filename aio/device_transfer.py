@@ -164,13 +164,13 @@ class DeviceTransfers:
             self._uncounted = [future for future in self._uncounted if future not in waited]
         others: list[BaseException] = []
         for future in waited:
-            error = future.exception()
-            if error is None:
+            failure = future.exception()
+            if failure is None:
                 count += 1
-            elif isinstance(error, AioError):
-                failures += error.failures
+            elif isinstance(failure, AioError):
+                failures += failure.failures
             else:
-                others.append(error)
+                others.append(failure)
         if others:
             raise others[0]
         _raise_all(failures)

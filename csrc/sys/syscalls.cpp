@@ -20,11 +20,11 @@ Result or_errno(Result result) {
     return result < 0 ? static_cast<Result>(-errno) : result;
 }
 
-// Restarts on EINTR: for calls that have no effect when they are interrupted.
+// Restarts on EINTR, with bounds: for calls that have no effect when they are interrupted.
 template <typename Call>
 auto restarted(Call call) {
     auto result = call();
-    while (result < 0 && errno == EINTR) {
+    for (int tries = 0; result < 0 && errno == EINTR && tries < 100; ++tries) {
         result = call();
     }
     return or_errno(result);

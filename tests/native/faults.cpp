@@ -16,7 +16,7 @@ using CallFault = std::tuple<std::string, uint64_t, uint64_t, int>;
 void install(const std::vector<int>& submits, const std::vector<int>& reaps,
              const std::vector<int64_t>& fates, const std::vector<int>& holds,
              const std::vector<int>& registers, const std::vector<CallFault>& calls,
-             bool refuse_direct, int64_t dies_after, bool engines) {
+             bool refuse_direct, bool refuse_fixed, int64_t dies_after, bool engines) {
     Faults faults;
     faults.submits = Answers<int>(all_transfers, submits);
     faults.reaps = Answers<int>(as_usual, reaps);
@@ -24,6 +24,7 @@ void install(const std::vector<int>& submits, const std::vector<int>& reaps,
     faults.holds = Answers<int>(0, holds);
     faults.registers = Answers<int>(0, registers);
     faults.refuse_direct = refuse_direct;
+    faults.refuse_fixed = refuse_fixed;
     faults.dies_after = dies_after;
     for (const auto& [call, first, count, error] : calls) {
         faults.calls.push_back({call, first, count, error});
@@ -64,7 +65,8 @@ py::dict report() {
 void bind_faults(py::module_& m) {
     m.def("install", &install, py::kw_only(), py::arg("submits"), py::arg("reaps"),
           py::arg("fates"), py::arg("holds"), py::arg("registers"), py::arg("calls"),
-          py::arg("refuse_direct"), py::arg("dies_after"), py::arg("engines"));
+          py::arg("refuse_direct"), py::arg("refuse_fixed"), py::arg("dies_after"),
+          py::arg("engines"));
     m.def("clear", [] { Schedule::instance().clear(); });
     m.def("report", &report);
 }

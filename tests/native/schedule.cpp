@@ -60,6 +60,10 @@ Fate Schedule::next_fate(const io::Transfer& transfer) {
         meet(transfer, -EINVAL);
         return Fate::fail(EINVAL);
     }
+    if (faults_.refuse_fixed && transfer.buffer_index >= 0) {
+        meet(transfer, -EFAULT);
+        return Fate::fail(EFAULT);
+    }
     if (answer >= transfer.nbytes) {
         return Fate::pass();
     }

@@ -40,6 +40,7 @@ struct Faults {
     Answers<int> holds{0};                // others that a completion lets pass first
     Answers<int> registers{0};            // of register_buffer(): 0, or -errno
     bool refuse_direct = false;           // EINVAL for every transfer on an O_DIRECT descriptor
+    bool refuse_fixed = false;            // EFAULT for every transfer from a registered buffer
     int64_t dies_after = -1;              // reaps, after which every one fails with EIO
 
     // Calls first .. first + count - 1 of `call` ("*": of any) fail with `error`.

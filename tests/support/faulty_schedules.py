@@ -51,6 +51,7 @@ class Schedule:
     registers: tuple[int, ...] = ()
     calls: tuple[tuple[str, int, int, int], ...] = ()  # name, first, count, errno
     refuse_direct: bool = False
+    refuse_fixed: bool = False
     dies_after: int = -1
     engines: bool = True
 
@@ -99,6 +100,8 @@ _reaps = _runs(st.one_of(st.sampled_from([AS_USUAL, SPURIOUS]), _transient), 30)
 _holds = _runs(st.one_of(st.integers(0, 6), st.just(1000)), 40)
 _registers = _runs(st.sampled_from([0, -errno.ENOMEM, -errno.EOPNOTSUPP, -errno.EFAULT]), 4)
 
+_seldom = st.sampled_from([False, False, False, True])
+
 ENGINE_SCHEDULES = st.builds(
     Schedule,
     submits=SUBMITS,
@@ -106,7 +109,8 @@ ENGINE_SCHEDULES = st.builds(
     fates=_fates,
     holds=_holds,
     registers=_registers,
-    refuse_direct=st.sampled_from([False, False, False, True]),
+    refuse_direct=_seldom,
+    refuse_fixed=_seldom,
 )
 
 
