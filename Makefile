@@ -24,7 +24,7 @@ LOOK_AGAIN := $(if $(wildcard _deepnvme*.so),,FORCE)$(if $(DEEPNVME_WITHOUT),FOR
 LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FORCE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean FORCE
+.PHONY: help setup demo test lint format bench soak clean FORCE
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -37,7 +37,8 @@ demo: setup ## train with the optimizer's moments on disk, and check them bit fo
 	@$(BIN)/python examples/train_with_nvme_states.py $(ARGS)
 
 test: setup ## the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 
 lint: setup ## ruff, mypy and clang-format, as checks
 	@$(BIN)/ruff check --quiet .
@@ -55,6 +56,9 @@ bench: setup ## measure beside fio in DIR=directory
 	@tools/system_packages.sh tests
 	@mkdir -p $(DIR)
 	@$(BIN)/python -m benchmarks --dir $(DIR) $(ARGS)
+
+soak: setup ## random load with faults for MINUTES=10, every byte checked
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 clean: ## remove what was built; .venv stays (rm -r .venv starts over)
 	rm -rf build dist *.egg-info _deepnvme*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

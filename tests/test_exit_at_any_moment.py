@@ -122,6 +122,59 @@ def test_in_forked_interpreters(disk: Path, tmpfs: Path, backend: str) -> None:
         check(directory)
 
 
+DAEMONS = """
+import gc, os, sys, threading
+import torch, aio
+backend, path, runs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+gc.freeze()
+for number in range(runs):
+    pid = os.fork()
+    if pid == 0:
+        break
+    _, status = os.waitpid(pid, 0)
+    if status:
+        sys.exit(f"child {number}: {os.waitstatus_to_exitcode(status)}")
+else:
+    sys.exit(0)
+
+def until_closed(call):
+    def loop():
+        try:
+            while True:
+                call()
+                calls[call] = calls.get(call, 0) + 1
+        except RuntimeError as error:
+            if "closed" not in str(error):
+                raise
+    threading.Thread(target=loop, daemon=True).start()
+
+def asynchronous():
+    handle.async_pread(bytearray(1000), path)
+    handle.wait()
+
+calls = {}
+handle = aio.aio_handle(backend=backend, intra_op_parallelism=2)
+ways = [
+    lambda: handle.sync_pread(bytearray(1000), path),
+    lambda: handle.submit_pread(bytearray(100_000), path).result(),
+    lambda: handle.pread_many([(bytearray(1000), path)] * 3),
+    lambda: handle.new_cpu_locked_tensor(1000, torch.empty(0)),
+    asynchronous,
+]
+for way in ways:
+    until_closed(way)
+while len(calls) < len(ways) or sum(calls.values()) < 20 * number:
+    pass
+"""
+
+
+def test_daemon_threads_inside_calls(tmpfs: Path, backend: str) -> None:
+    """They never return to Python; the process ends around them, without a word."""
+    (tmpfs / "file").write_bytes(pattern(NBYTES))
+    done = run_child(DAEMONS, backend, tmpfs / "file", 12)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_in_fresh_interpreters(tmpfs: Path) -> None:
     """Nothing inherited: the import itself, and the order in which modules go."""
     script = """

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.faulty_example import Report, run_example
 from support.faulty_schedules import ENGINE_SCHEDULES, PHASES, TRANSIENT, Schedule
-from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Operation, Workload
+from support.faulty_workload import DRAWS, OPTIONS, WORKLOADS, Draw, Operation, Workload
 
 pytest_plugins = ["support.faulty_process"]
 
-EXAMPLES = 120
+EXAMPLES = 100
+SHORT_EXAMPLES = 40
 
 
 @settings(max_examples=EXAMPLES, phases=PHASES)
@@ -31,6 +33,22 @@ def test_every_answer_of_an_engine(
     draws: list[Draw],
 ) -> None:
     run_example(directory, backend, options, schedule, draws, exactly_those_that_met_an_error)
+
+
+@settings(max_examples=SHORT_EXAMPLES, phases=PHASES)
+@given(
+    block_size=st.sampled_from([16384, 1 << 20]),
+    draw=DRAWS,
+    cuts=st.lists(st.integers(4096, 300_000), min_size=1, max_size=3),
+    error=st.sampled_from([errno.EIO, errno.EFAULT, errno.EINVAL]),
+)
+def test_error_after_a_part_has_moved(
+    directory: Path, backend: str, block_size: int, draw: Draw, cuts: list[int], error: int
+) -> None:
+    # One transfer at a time: what follows a short one is the rest of it.
+    options = {"queue_depth": 1, "block_size": block_size}
+    schedule = Schedule(fates=(*cuts, -error))
+    run_example(directory, backend, options, schedule, [draw], exactly_those_that_met_an_error)
 
 
 def exactly_those_that_met_an_error(workload: Workload, report: Report) -> None:

@@ -31,7 +31,7 @@ from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload, still_wo
 
 pytest_plugins = ["support.faulty_process"]
 
-EXAMPLES = 80
+EXAMPLES = 60
 
 
 @settings(max_examples=EXAMPLES, phases=PHASES)

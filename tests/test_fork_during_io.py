@@ -13,7 +13,7 @@ from support.buffers import locked, pattern, raw
 from support.forks import expect_child_ok, fork_and
 
 NBYTES = 1 << 20
-FORKS = 60
+FORKS = 30
 
 
 def test_reads_and_writes(directory: Path, backend: str) -> None:

@@ -8,7 +8,7 @@ import aio
 from support.buffers import locked
 from support.forks import expect_child_ok, fork_and
 
-FORKS = 150
+FORKS = 60
 
 
 def test_each_child_pins() -> None:

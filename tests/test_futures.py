@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -245,26 +246,30 @@ def test_a_loop_that_ends_before_the_io(directory: Path, backend: str, make_hand
     slow.check()
 
 
-def test_nothing_is_left(directory: Path, backend: str, make_handle: Any) -> None:
+def test_nothing_is_left(directory: Path, backend: str) -> None:
     """Neither dropped, nor waited, nor awaited futures keep a descriptor, a thread or memory."""
-    handle = make_handle(backend)
     data = tensor_of(pattern(NBYTES))
 
-    async def main() -> None:
+    async def work(handle: Any) -> None:
         await asyncio.gather(
             *(_awaited(handle.submit_pwrite(data, directory / f"{k % 7}")) for k in range(100))
         )
 
     def use() -> None:
-        for index in range(100):
-            handle.submit_pwrite(data, directory / f"{index % 7}")
-            handle.submit_pwrite(data, directory / f"{index % 7}").result()
-        called: list[Any] = []
-        for _ in range(100):
-            handle.submit_pwrite(data, directory / "file").add_done_callback(called.append)
-        until(lambda: len(called) == 100, "every callback is called")
-        handle.submit_pwrite(data, directory / "last").result()
-        asyncio.run(main())
+        with aio.aio_handle(backend=backend) as handle:
+            before = len(os.listdir("/proc/self/fd"))
+            for index in range(100):
+                handle.submit_pwrite(data, directory / f"{index % 7}")
+                handle.submit_pwrite(data, directory / f"{index % 7}").result()
+            called: list[Any] = []
+            for _ in range(100):
+                handle.submit_pwrite(data, directory / "file").add_done_callback(called.append)
+            until(lambda: len(called) == 100, "every callback is called")
+            asyncio.run(work(handle))
+            futures = [handle.submit_pwrite(data, directory / "file") for _ in range(50)]
+            assert [future.result() for future in futures] == [NBYTES] * 50
+            # What serves callbacks and event loops is one for all, not one for each future.
+            assert len(os.listdir("/proc/self/fd")) <= before + 3
 
     use()
     with counters():

@@ -1,4 +1,4 @@
-"""System calls of a live process that fail: retried, done without, or reported; never wrong bytes."""
+"""Failing system calls of a live process: retried, done without, or reported; bytes are right."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from support import seccomp
 from support.child import child_answer
 from support.counters import until
 
+pytestmark = pytest.mark.alone
+
 PRELUDE = """
 import ctypes, errno, json, sys
 from support import seccomp

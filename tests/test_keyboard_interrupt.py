@@ -7,7 +7,7 @@ from pathlib import Path
 from support.buffers import pattern
 from support.child import child_answer, with_strace
 
-TRANSFERS = 30
+TRANSFERS = 20
 BLOCK = 4096
 
 SCRIPT = """
@@ -67,7 +67,7 @@ print(json.dumps(answer))
 def test_every_blocking_call(disk: Path, backend: str, tmp_path: Path) -> None:
     path = disk / "file"
     path.write_bytes(pattern(TRANSFERS * BLOCK))
-    # 50 ms for each transfer: 1.5 s of I/O that an interrupted call does not wait for.
+    # 50 ms for each transfer: 1 s of I/O that an interrupted call does not wait for.
     slow = "io_getevents,io_pgetevents,io_uring_enter,pread64,preadv,preadv2"
     answer = child_answer(
         SCRIPT,

@@ -1,4 +1,4 @@
-"""xfs, btrfs, FUSE and file systems without O_DIRECT: the same bytes, and honest statistics (F-01)."""
+"""xfs, btrfs, FUSE, and no O_DIRECT at all: the same bytes, and honest statistics (F-01)."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ def takes_direct(directory: Path) -> bool:
     return True
 
 
-def test_the_statistics_say_how(
-    drive: tuple[str, Path], backend: str, make_handle: Any
-) -> None:
+def test_the_statistics_say_how(drive: tuple[str, Path], backend: str, make_handle: Any) -> None:
     """A page-locked megabyte goes past the page cache where that can be, and is counted there."""
     path = drive[1] / "megabyte"
     direct = takes_direct(drive[1])

@@ -124,7 +124,7 @@ class Accounts(RuleBasedStateMachine):
 
 def test_any_sequence() -> None:
     run_state_machine_as_test(
-        Accounts, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
+        Accounts, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
     )
 
 

@@ -19,9 +19,9 @@ from support.fuse import FuseMount, fuse_mount
 NBYTES = 200_000
 
 SHORT_ON_IO_URING = """\
-the kernel's io_uring is wrong where FUSE moves less than asked, past the page cache: it asks for the
-rest by itself, at the position of the first part, and reports everything as moved (seen on 6.18 with
-plain liburing); tests/cpp/test_pump.cpp has short completions for every engine"""
+the kernel's io_uring is wrong where FUSE moves less than asked, past the page cache: it asks for
+the rest by itself, at the position of the first part, and reports everything as moved (seen on 6.18
+with plain liburing); tests/cpp/test_pump.cpp has short completions for every engine"""
 
 
 @pytest.fixture(scope="module")

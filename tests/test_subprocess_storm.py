@@ -30,7 +30,7 @@ def start_programs(number: int) -> None:
 
 
 def test_reads_into_heap_memory(disk: Path, backend: str) -> None:
-    """Small tensors of one heap page beside large ones, whose pages the fork makes copy-on-write."""
+    """Small tensors of one heap page beside large ones; a fork makes their pages copy-on-write."""
     data = pattern(NBYTES)
     path = disk / "file"
     path.write_bytes(data)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.child import child_answer, with_strace
+import aio
+from support.child import child_answer, run_child, with_strace
 
 SCRIPT = """
 import json, sys
@@ -40,7 +42,7 @@ def test_strace(disk: Path, tmp_path: Path, backend: str) -> None:
     assert child_answer(SCRIPT, backend, disk / "file", wrapper=wrapper) == RIGHT
 
 
-def test_gdb(disk: Path, backend: str) -> None:
+def test_gdb(disk: Path) -> None:
     """Threads are reported, signals pass through the debugger, and the exit is clean."""
     if shutil.which("gdb") is None:
         pytest.skip("gdb is not installed")
@@ -51,10 +53,8 @@ def test_gdb(disk: Path, backend: str) -> None:
     if can.returncode != 0:
         pytest.skip(f"gdb cannot run a program here: {can.stderr.decode(errors='replace')}")
     script = SCRIPT.replace("print(json", "open(path + '.answer', 'w').write(json")
-    from support.child import run_child
-
-    done = run_child(script, backend, disk / "file", wrapper=wrapper, timeout=120)
+    done = run_child(
+        script, aio.available_backends()[0], disk / "file", wrapper=wrapper, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    import json
-
     assert json.loads((disk / "file.answer").read_text()) == RIGHT

@@ -77,8 +77,8 @@ int map_aligned(size_t size, std::byte** base) {
 
 int lock(std::byte* data, size_t nbytes) {
     int result = sys::lock_on_fault(data, nbytes);
-    // No mlock2, or an emulation of it (gVisor) without the flag.
-    if (result == -ENOSYS || result == -EINVAL) {
+    // No mlock2, an emulation of it (gVisor) without the flag, or a filter that does not know it.
+    if (result == -ENOSYS || result == -EINVAL || result == -EPERM) {
         result = sys::lock(data, nbytes);
     }
     return result;

@@ -15,6 +15,7 @@
 #include "io/pending_groups.h"
 #include "python/aio_error.h"
 #include "python/bindings.h"
+#include "python/gil.h"
 #include "python/keep_alive.h"
 #include "python/request.h"
 
@@ -27,7 +28,7 @@ constexpr size_t prepared_at_once = 16;  // requests of one call opened before t
 
 // Lets Ctrl-C through, in the main thread.
 void check_signals() {
-    const py::gil_scoped_acquire locked;
+    const GilHeld locked;
     if (PyErr_CheckSignals() != 0) {
         throw py::error_already_set();
     }
@@ -58,7 +59,7 @@ public:
         }
         bool done = true;
         {
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             // A century is for ever, and does not overflow the clock.
             if (timeout.has_value() && *timeout < 3e9) {
                 const auto duration =
@@ -93,13 +94,13 @@ class Handle {
 public:
     Handle(const io::HandleOptions& options, const std::string& backend) {
         options.check();
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         handle_ = io::make_handle(options, backend);
     }
 
     ~Handle() {
         if (!handle_->closed()) {
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             handle_.reset();
         }
     }
@@ -110,7 +111,7 @@ public:
         const io::FileName name = file_name(file);
         auto group = std::make_shared<io::OperationGroup>();
         {
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             const auto operation =
                 handle_->prepare(std::move(request), name, group, {check_signals, {}});
             handle_->run(operation, *group, check_signals);
@@ -122,7 +123,7 @@ public:
                      bool validate) {
         io::Request request = request_for(buffer, offset, write, validate);
         const io::FileName name = file_name(file);
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         const auto place = pending_.join();
         start(std::move(request), name, place.group());
         return 0;
@@ -132,7 +133,7 @@ public:
         io::Request request = request_for(buffer, offset, write, false);
         const io::FileName name = file_name(file);
         auto group = std::make_shared<io::OperationGroup>();
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         start(std::move(request), name, group);
         return Ticket(std::move(group));
     }
@@ -162,7 +163,7 @@ public:
             requests.emplace_back(std::move(request), file_name(members[1]));
         }
         auto group = std::make_shared<io::OperationGroup>();
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         start_all(std::move(requests), group);
         return Ticket(std::move(group));
     }
@@ -170,7 +171,7 @@ public:
     OpenFile open(py::handle file, py::handle offset, uint64_t nbytes, bool write) {
         const io::FileName name = file_name(file);
         const off_t start = file_offset(offset);
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         return {handle_->open(name, write, nbytes, start, {check_signals, {}})};
     }
 
@@ -178,7 +179,7 @@ public:
         handle_->require_owner();
         io::OperationGroup::Outcome outcome;
         {
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             outcome = pending_.wait(check_signals);
         }
         drop_released();
@@ -187,12 +188,12 @@ public:
 
     void sync_file(py::handle file) {
         const io::FileName name = file_name(file);
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         handle_->sync_file(name);
     }
 
     void close() {
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         handle_->close();
     }
 

@@ -9,6 +9,7 @@
 #include "io/probe.h"
 #include "python/aio_error.h"
 #include "python/bindings.h"
+#include "python/gil.h"
 #include "python/request.h"
 
 namespace deepnvme::python {
@@ -19,7 +20,7 @@ namespace py = pybind11;
 py::list probe() {
     std::vector<io::EngineReport> reports;
     {
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         reports = io::probe_engines();
     }
     py::list result;
@@ -38,7 +39,7 @@ py::dict file_alignment(py::handle file) {
     const io::FileName name = file_name(file);
     std::shared_ptr<io::File> opened;
     {
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         opened = io::File::open(name, false, uint64_t{1} << 30, 0, {});  // as a large request would
     }
     py::dict result;

@@ -15,6 +15,7 @@
 #include "python/buffer.h"
 #include "python/dlpack_abi.h"
 #include "python/errors.h"
+#include "python/gil.h"
 
 namespace deepnvme::python {
 namespace {
@@ -83,7 +84,7 @@ py::object allocate_dlpack(const py::int_& nbytes, const std::string& tag) {
     configure();
     auto exported = std::make_unique<Export>();
     {
-        const py::gil_scoped_release unlocked;
+        const GilReleased unlocked;
         exported->region = registry().allocate(size, tag);
     }
     exported->length = static_cast<int64_t>(size);
@@ -141,7 +142,7 @@ void bind_pin(py::module_& m) {
                 PyErr_Clear();
                 return false;
             }
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             return registry().release(base);
         },
         py::arg("address"),
@@ -158,7 +159,7 @@ void bind_pin(py::module_& m) {
     m.def(
         "empty_cache",
         [] {
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             registry().empty_cache();
         },
         "Unlock and unmap everything that is cached for reuse.");
@@ -167,7 +168,7 @@ void bind_pin(py::module_& m) {
         [](const py::int_& nbytes) {
             const size_t limit = checked_size("nbytes", nbytes, 0);
             configured = true;
-            const py::gil_scoped_release unlocked;
+            const GilReleased unlocked;
             registry().set_cache_limit(limit);
         },
         py::arg("nbytes"), "Bytes that may stay locked for reuse; what is over is given up now.");

@@ -136,9 +136,7 @@ class Load:
         """Files may not grow past a limit."""
         self.tally.faults["RLIMIT_FSIZE"] += 1
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (self.draw.randrange(FILE_BYTES), before[1])
-        )
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.draw.randrange(FILE_BYTES), before[1]))
         try:
             yield
         finally:
@@ -167,7 +165,8 @@ class Load:
         if kind == "bytes":
             return bytearray(nbytes)
         if kind == "pinned":
-            return handle.new_cpu_locked_tensor(nbytes, torch.empty(0, dtype=torch.uint8))
+            pinned: torch.Tensor = handle.new_cpu_locked_tensor(nbytes, torch.empty(0).byte())
+            return pinned
         if kind == "odd address":
             return torch.empty(nbytes + 1, dtype=torch.uint8)[1:]
         if kind == "strided":

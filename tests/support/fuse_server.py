@@ -2,9 +2,9 @@
 
 `error5-at-100000` answers EIO (5) to every read or write of its byte 100000.  `short-at-100000`
 moves only what lies before that byte, and the rest if it is asked again; no page cache finishes the
-work for it.  `full-at-100000` has no room for that byte and what follows.  `held-...` answers no read and no
-write until a file named `release` is created.  Every other file works.  The kernel's side is
-<linux/fuse.h>; nothing but the kernel is needed.
+work for it.  `full-at-100000` has no room for that byte and what follows.  `held-...` answers no
+read and no write until a file named `release` is created.  Every other file works.  The kernel's
+side is <linux/fuse.h>; nothing but the kernel is needed.
 """
 
 from __future__ import annotations
