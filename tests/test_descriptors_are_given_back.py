@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,15 @@ def test_failures(directory: Path, backend: str, make_handle: Any) -> None:
     overlapping = torch.zeros(1).expand(10)
     with no_more_descriptors():
         for _ in range(100):
-            for call in (
+            calls: list[Callable[[], Any]] = [
                 lambda: handle.sync_pread(torch.empty(NBYTES), path),
                 lambda: handle.sync_pread(torch.empty(NBYTES), directory),
                 lambda: handle.sync_pread(torch.empty(NBYTES), directory / "missing"),
                 lambda: handle.sync_pwrite(tensor_of(TEXT), bad),
                 lambda: handle.submit_pwrite(tensor_of(TEXT), bad).result(),
                 lambda: handle.pwrite_many([(tensor_of(TEXT), bad), (b"x", directory)]),
-            ):
+            ]
+            for call in calls:
                 with pytest.raises(aio.AioError):
                     call()
             with pytest.raises(ValueError, match="overlap"):

@@ -15,7 +15,7 @@ from support.buffers import pattern, tensor_of
 from support.counters import counters
 from support.in_flight import TEXT, refuses_text
 
-COUNT = 20
+COUNT = 8
 NBYTES = 300_001
 
 

@@ -22,13 +22,15 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
-@pytest.mark.parametrize("inside", [0, 512, 4096, 8192])
-@pytest.mark.parametrize("length", [4096, 8192])
-def test_offsets_in_the_buffer(
-    directory: Path, backend: str, make_handle: Any, inside: int, batch: int, length: int
-) -> None:
-    """Batched reads, the first of them to exactly `inside` (4096 failed on some kernels)."""
-    handle = make_handle(backend, block_size=length)
+def test_offsets_in_the_buffer(directory: Path, backend: str, make_handle: Any, batch: int) -> None:
+    """Batched reads, the first to a given offset of the region (4096 failed on some kernels)."""
+    for length in (4096, 8192):
+        handle = make_handle(backend, block_size=length)
+        for inside in (0, 512, 4096, 8192):
+            check_batch(directory, handle, inside, batch, length)
+
+
+def check_batch(directory: Path, handle: Any, inside: int, batch: int, length: int) -> None:
     data = pattern(batch * length)
     path = directory / "file"
     path.write_bytes(data)
@@ -110,13 +112,13 @@ def test_handles_come_and_go(directory: Path, backend: str) -> None:
     with aio.aio_handle(backend=backend) as handle:
         handle.sync_pwrite(region[:4096], path)
     with counters():
-        for index in range(100):
+        for index in range(40):
             handle = aio.aio_handle(backend=backend)
             handle.sync_pwrite(region[index * 4096 :][:8192], path, index * 4096)
             if index % 2:
                 handle.close()
             del handle
-    assert path.read_bytes()[: 100 * 4096] == pattern(6 * MIB)[: 100 * 4096]
+    assert path.read_bytes()[: 40 * 4096] == pattern(6 * MIB)[: 40 * 4096]
 
 
 UNDER_A_LIMIT = """
@@ -139,6 +141,8 @@ print(json.dumps(good))
 """
 
 
-def test_a_limit_that_leaves_no_room_to_register(tmpfs: Path, backend: str) -> None:
+def test_a_limit_that_leaves_no_room_to_register(tmpfs: Path) -> None:
     """6 of 8 MiB are locked: a ring cannot charge them again, and does without."""
-    assert child_answer(UNDER_A_LIMIT, backend, tmpfs, wrapper=with_low_memlock(8 * MIB))
+    if "io_uring" not in aio.available_backends():
+        pytest.skip("fixed buffers need io_uring, which cannot run here")
+    assert child_answer(UNDER_A_LIMIT, "io_uring", tmpfs, wrapper=with_low_memlock(8 * MIB))

@@ -197,8 +197,8 @@ print(json.dumps([counted, moved, same, whole, scattered, vmlck() <= MIB]))
 """
 
 
-def test_io_needs_no_locked_memory(directory: Path, backend: str) -> None:
+def test_io_needs_no_locked_memory(disk: Path, backend: str) -> None:
     """With room for a ring and for nothing else, staging blocks are ordinary memory."""
-    answer = child_answer(PRELUDE + IO, backend, directory, wrapper=with_low_memlock(MIB))
+    answer = child_answer(PRELUDE + IO, backend, disk, wrapper=with_low_memlock(MIB))
     assert answer == [1, 3 * MIB, True, True, True, True]
-    assert (directory / "file").read_bytes() == bytes(3) + pattern(3 * MIB)
+    assert (disk / "file").read_bytes() == bytes(3) + pattern(3 * MIB)

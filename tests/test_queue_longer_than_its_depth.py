@@ -62,9 +62,9 @@ print(json.dumps({"counted": counted, "read": read, "equal": equal, "within": mo
 """
 
 
-def test_more_files_than_descriptors(directory: Path, backend: str) -> None:
+def test_more_files_than_descriptors(disk: Path, backend: str) -> None:
     """A request that would need one descriptor too many waits for others to complete."""
-    answer = child_answer(FEW_DESCRIPTORS, backend, directory, 1000, 128)
+    answer = child_answer(FEW_DESCRIPTORS, backend, disk, 1000, 128)
     assert answer == {"counted": 1000, "read": 1000, "equal": True, "within": True}
     for index in range(1000):
-        assert (directory / f"{index}").read_bytes() == pattern(5000, index)
+        assert (disk / f"{index}").read_bytes() == pattern(5000, index)

@@ -42,7 +42,10 @@ def collected(pins: Any) -> int:
 def collected_in_a_cycle(pins: Any) -> int:
     cycle: list[Any] = [locked(pins, NBYTES)]
     cycle.append(cycle)
-    return int(cycle[0].data_ptr())
+    address = int(cycle[0].data_ptr())
+    del cycle
+    gc.collect()
+    return address
 
 
 def rebound(pins: Any) -> int:
@@ -54,7 +57,6 @@ def rebound(pins: Any) -> int:
 
 def through_an_alias(pins: Any) -> int:
     array = locked(pins, NBYTES).numpy()[5:]
-    gc.collect()
     assert pins.is_pinned(array)
     return int(array.ctypes.data) - 5
 
@@ -77,7 +79,6 @@ def test_it_is_ordinary(let_go: Callable[[Any], int]) -> None:
     with counters():
         for _ in range(ROUNDS):
             address = let_go(pins)
-            gc.collect()
             _deepnvme.pin.empty_cache()
             with mapped_at(address, NBYTES) as memory:
                 memory[:] = 5
@@ -118,7 +119,6 @@ def test_io_to_memory_at_an_address_that_was_pinned(directory: Path, backend: st
             address = tensor.data_ptr()
             assert pins.free_cpu_locked_tensor(tensor)
             del tensor
-            gc.collect()
             _deepnvme.pin.empty_cache()
             with mapped_at(address, NBYTES) as memory:
                 memory[:] = 0

@@ -84,38 +84,37 @@ def overlapping() -> dict[str, tuple[torch.Tensor, Any]]:
     return {name: (base, view) for name, view in views.items()}
 
 
-@pytest.mark.parametrize("name", list(overlapping()))
 def test_an_overlapping_destination_is_refused(
-    directory: Path, backend: str, make_handle: Any, name: str
+    directory: Path, backend: str, make_handle: Any
 ) -> None:
     """Which element would a byte belong to? Said before any byte moves."""
-    base, target = overlapping()[name]
     path = directory / "file"
     path.write_bytes(b"\xff" * 10_000)
     handle = make_handle(backend)
-    for call in (
-        lambda: handle.sync_pread(target, path),
-        lambda: handle.async_pread(target, path),
-        lambda: handle.submit_pread(target, path),
-        lambda: handle.pread_many([(bytearray(10), path), (target, path)]),
-    ):
-        with pytest.raises(ValueError, match="overlap"):
-            call()
-    assert handle.wait() == 0
-    assert not bool(base.any())
+    for name, (base, target) in overlapping().items():
+        items: list[Any] = [(bytearray(10), path), (target, path)]
+        for call, arguments in (
+            (handle.sync_pread, (target, path)),
+            (handle.async_pread, (target, path)),
+            (handle.submit_pread, (target, path)),
+            (handle.pread_many, (items,)),
+            (handle.submit_pread_many, (items,)),
+        ):
+            with pytest.raises(ValueError, match="overlap"):
+                call(*arguments)
+            assert handle.wait() == 0
+            assert not bool(base.any()), name
+            assert not any(items[0][0])
     assert handle.stats()["requests"]["read"] == 0
 
 
-@pytest.mark.parametrize("name", list(overlapping()))
-def test_an_overlapping_source_is_gathered(
-    directory: Path, backend: str, make_handle: Any, name: str
-) -> None:
-    base, source = overlapping()[name]
-    torch.arange(1000, dtype=torch.float32, out=base)
-    expected = np.array(np.asarray(source))
-    path = directory / "file"
-    assert make_handle(backend).sync_pwrite(source, path) == 1
-    assert path.read_bytes() == expected.tobytes()
+def test_an_overlapping_source_is_gathered(directory: Path, backend: str, make_handle: Any) -> None:
+    handle = make_handle(backend)
+    for name, (base, source) in overlapping().items():
+        torch.arange(1000, dtype=torch.float32, out=base)
+        expected = np.array(np.asarray(source))
+        assert handle.sync_pwrite(source, directory / name) == 1
+        assert (directory / name).read_bytes() == expected.tobytes(), name
 
 
 @pytest.mark.parametrize(

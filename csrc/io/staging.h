@@ -15,7 +15,7 @@ namespace deepnvme::io {
 class Staging {
 public:
     // Enough blocks in flight to keep a drive busy, few enough to stay in the processor's cache.
-    static constexpr size_t default_bytes = size_t{16} << 20;
+    static constexpr size_t default_bytes = size_t{24} << 20;
 
     explicit Staging(size_t nbytes) : nbytes_(nbytes) {}
 
