@@ -15,7 +15,7 @@ DIR ?= build/bench
 export APT DEEPNVME_WITHOUT
 
 CSRC := $(shell find csrc)
-CXX_STYLED = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp')
+CXX_STYLED = $(shell find csrc tests/cpp tests/native -name '*.h' -o -name '*.cpp')
 TYPED := aio pinned_manager benchmarks examples
 
 # The extension is looked at again, which costs a second, where its file is gone, an engine is to be left out, or one

@@ -36,8 +36,11 @@ class AioError(OSError):
     """Bytes asked."""
     nbytes_done: int
     """Bytes that moved before it failed; the rest of the target, file or memory, is undefined."""
-    failures: tuple[AioError, ...]
-    """Every failed operation that this call reports, this one first."""
+    _other_failures: tuple[AioError, ...]
+
+    @property
+    def failures(self) -> tuple[AioError, ...]:
+        """Every failed operation that this call reports, this one first."""
 
 @type_check_only
 class EngineReport(TypedDict):

@@ -279,14 +279,13 @@ def _of_request(error: AioError, file_offset: int, nbytes: int) -> AioError:
     """The error of one block as that of its request. What was moved before is not known."""
     whole = AioError(error.errno, error.strerror, error.filename)
     whole.offset, whole.nbytes, whole.nbytes_done = file_offset, nbytes, 0
-    whole.failures = (whole,)
     return whole
 
 
 def _raise_all(failures: list[AioError]) -> None:
     """Raise the first failure, which lists them all; nothing when there is none."""
     if failures:
-        failures[0].failures = tuple(failures)
+        failures[0]._other_failures = tuple(failures[1:])
         raise failures[0]
 
 

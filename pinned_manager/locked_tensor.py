@@ -52,9 +52,8 @@ def free_locked_tensor(tensor: torch.Tensor) -> bool:
     False for anything else: a second call, a slice that starts inside, ordinary memory. Pages are
     unlocked once no request uses them; whatever else refers to the memory can still be used.
     """
-    if tensor.device.type != "cpu" or tensor.numel() == 0:
-        return False
-    return _pin.release(tensor.data_ptr())
+    # Asked first: it never touches the memory of a fake, meta or sparse tensor.
+    return _pin.is_pinned(tensor) and _pin.release(tensor.data_ptr())
 
 
 def is_pinned(buffer: Any) -> bool:

@@ -10,6 +10,18 @@ namespace py = pybind11;
 
 PyObject* aio_error_type = nullptr;
 
+// The exception does not hold itself, so that it and what its traceback holds go at once.
+constexpr const char* other_failures = "_other_failures";
+
+py::tuple failures_of(const py::object& error) {
+    py::list all;
+    all.append(error);
+    for (const py::handle other : py::getattr(error, other_failures, py::tuple())) {
+        all.append(other);
+    }
+    return py::tuple(all);
+}
+
 std::string describe(const io::Failure& failure) {
     std::string text = std::strerror(failure.error);
     if (!failure.detail.empty()) {
@@ -43,15 +55,11 @@ void set_error(const std::vector<io::Failure>& failures) {
         text += "; and " + std::to_string(failures.size() - 1) + " more, see .failures";
     }
     const py::object first = make_error(failures.front(), text);
-    py::tuple all(failures.size());
-    all[0] = first;
+    py::tuple others(failures.size() - 1);
     for (size_t i = 1; i < failures.size(); ++i) {
-        all[i] = make_error(failures[i], describe(failures[i]));
+        others[i - 1] = make_error(failures[i], describe(failures[i]));
     }
-    first.attr("failures") = all;
-    for (size_t i = 1; i < failures.size(); ++i) {
-        all[i].attr("failures") = py::make_tuple(all[i]);
-    }
+    first.attr(other_failures) = others;
     PyErr_SetObject(aio_error_type, first.ptr());
 }
 
@@ -71,6 +79,10 @@ void register_aio_error(py::module_& module) {
     if (aio_error_type == nullptr) {
         throw py::error_already_set();
     }
+    const auto type = py::reinterpret_borrow<py::object>(aio_error_type);
+    type.attr("failures") =
+        py::module_::import("builtins")
+            .attr("property")(py::cpp_function(&failures_of, py::is_method(type)));
     module.add_object("AioError", aio_error_type);  // keeps a reference; ours is kept for good
     py::register_local_exception_translator([](std::exception_ptr raised) {
         try {
