@@ -28,6 +28,7 @@ settings.register_profile(
 settings.load_profile("deepnvme")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes (pytest -n): the tests of a file, or of one build, stay in one."""
     for item in items:

@@ -21,7 +21,7 @@ from support.faulty_watch import watch
 pytest_plugins = ["support.faulty_process"]
 
 BLOCK = 1 << 20
-BLOCKS = 16  # Staging::default_bytes in blocks of this size
+BLOCKS = 24  # Staging::default_bytes in blocks of this size
 NBYTES = (BLOCKS + 3) * BLOCK + 4096
 EXAMPLES = 10
 

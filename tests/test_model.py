@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 import aio
 from support.layouts import OFFSETS, Memory, MemoryDraw, memories
 
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d", "e", "f")
 
 OPTIONS = st.fixed_dictionaries(
     {
