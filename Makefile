@@ -37,7 +37,7 @@ demo: setup ## train with the optimizer's moments on disk, and check them bit fo
 	@$(BIN)/python examples/train_with_nvme_states.py $(ARGS)
 
 test: setup ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
 	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 
 lint: setup ## ruff, mypy and clang-format, as checks

@@ -28,15 +28,6 @@ settings.register_profile(
 settings.load_profile("deepnvme")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes (pytest -n): the tests of a file, or of one build, stay in one."""
-    for item in items:
-        stem = item.path.stem
-        group = "fault" if stem.startswith("test_fault") else stem
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """An empty directory on a file system that is backed by a drive."""

@@ -134,10 +134,14 @@ std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t 
     }
     while (file == nullptr) {
         try {
-            file = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
-            if (file->refused_at_open()) {
+            auto opened = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
+            if (opened->refused_at_open()) {
                 parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
             }
+            if (is_ragged(nbytes, offset, opened->alignment().granule)) {
+                opened->need_buffered();  // here, where a lack of descriptors can be waited for
+            }
+            file = std::move(opened);
         } catch (IoError& error) {
             // Descriptors held by requests in flight come back; others do not.
             const bool out_of_descriptors =

@@ -17,6 +17,11 @@ bool has_whole_unit(uint64_t nbytes, off_t offset, uint32_t granule) {
     return round_up(first, granule) + granule <= first + nbytes;
 }
 
+bool is_ragged(uint64_t nbytes, off_t offset, uint32_t granule) {
+    const auto first = static_cast<uint64_t>(offset);
+    return first % granule != 0 || (first + nbytes) % granule != 0;
+}
+
 Plan Plan::make(uintptr_t address, uint64_t nbytes, off_t offset, const Alignment& alignment,
                 bool direct, bool strided, const PlanLimits& limits) {
     Plan plan;

@@ -66,5 +66,7 @@ private:
 // Whether any whole unit of `granule` bytes lies in [offset, offset + nbytes): without one, direct
 // I/O is no use.
 bool has_whole_unit(uint64_t nbytes, off_t offset, uint32_t granule);
+// Whether it begins or ends inside a unit: that part takes the page cache.
+bool is_ragged(uint64_t nbytes, off_t offset, uint32_t granule);
 
 }  // namespace deepnvme::io

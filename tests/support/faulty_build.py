@@ -7,6 +7,7 @@ directory as the build has it: the root.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import subprocess
@@ -67,6 +68,9 @@ def shipped_objects(project: Any) -> list[str]:
 def main() -> None:
     from setuptools import setup
 
+    BUILT.mkdir(parents=True, exist_ok=True)
+    lock = os.open(BUILT / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends: other workers wait
     project = shipped_setup()
     project.use_a_compiler_that_exists()
     objects = shipped_objects(project)
