@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
 
 import aio
-from support.layouts import OFFSETS, Memory, MemoryDraw, memories
+from support.buffers import pattern
+from support.layouts import OFFSETS, SIZES, Memory, MemoryDraw, memories
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -64,6 +59,60 @@ DRAWS = st.builds(
 
 
 @dataclass(frozen=True)
+class Operate:
+    """One request."""
+
+    kind: str
+    how: str
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class OperateMany:
+    """Several requests in one call, waited for there or by its future."""
+
+    kind: str
+    later: bool
+    draws: list[Draw]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Of the asynchronous operations, or of the futures."""
+
+    futures: bool
+
+
+@dataclass(frozen=True)
+class ReplaceHandle:
+    """close(), and a handle with other options."""
+
+    options: dict[str, Any]
+
+
+KINDS = st.sampled_from(["read", "write"])
+OPERATE = st.builds(
+    Operate,
+    kind=KINDS,
+    how=st.sampled_from(["plain", "p", "p async", "sync", "async", "async", "future", "future"]),
+    draw=DRAWS,
+)
+MANY = st.builds(
+    OperateMany,
+    kind=KINDS,
+    later=st.booleans(),
+    draws=st.lists(DRAWS, min_size=1, max_size=6),
+)
+WAIT = st.builds(Wait, futures=st.booleans())
+REPLACE = st.builds(ReplaceHandle, options=OPTIONS)
+Step = Operate | OperateMany | Wait | ReplaceHandle
+# Mostly requests, so that many are in flight when one is waited for.
+STEPS = st.integers(0, 19).flatmap(
+    lambda roll: OPERATE if roll < 13 else MANY if roll < 16 else WAIT if roll < 19 else REPLACE
+)
+
+
+@dataclass(frozen=True)
 class Span:
     """The bytes of a file that an operation reads or writes."""
 
@@ -88,25 +137,38 @@ class Pending:
     future: Any = None  # None: counted by wait()
 
 
-class Files(RuleBasedStateMachine):
+class Files:
     """Files as bytearrays, and the operations in flight on them."""
 
-    directory: Path
-    backend: str
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.root = Path(tempfile.mkdtemp(dir=self.directory))
+    def __init__(self, directory: Path, backend: str, options: dict[str, Any]) -> None:
+        self.root = Path(tempfile.mkdtemp(dir=directory))
+        self.backend = backend
         self.model: dict[str, bytearray] = {}
         self.durable: dict[str, int] = {}  # sizes with nothing in flight
         self.pending: list[Pending] = []
-        self.handle: Any = None
+        self.open_handle(options)
 
-    @initialize(options=OPTIONS)
+    def create(self, name: str, nbytes: int, seed: int) -> None:
+        contents = pattern(nbytes, seed)
+        (self.root / name).write_bytes(contents)
+        self.model[name] = bytearray(contents)
+        self.durable[name] = nbytes
+
+    def run(self, step: Step) -> None:
+        if isinstance(step, Operate):
+            self.operate(step.kind, step.how, step.draw)
+        elif isinstance(step, OperateMany):
+            self.operate_many(step.kind, step.later, step.draws)
+        elif isinstance(step, ReplaceHandle):
+            self.replace_handle(step.options)
+        elif step.futures:
+            self.collect_futures()
+        else:
+            self.wait()
+
     def open_handle(self, options: dict[str, Any]) -> None:
-        self.handle = aio.aio_handle(backend=self.backend, **options)
+        self.handle: Any = aio.aio_handle(backend=self.backend, **options)
 
-    @rule(options=OPTIONS)
     def replace_handle(self, options: dict[str, Any]) -> None:
         """close() drains: whatever was in flight is done after it."""
         self.handle.close()
@@ -114,14 +176,12 @@ class Files(RuleBasedStateMachine):
         self._check(ended)
         self.open_handle(options)
 
-    @rule()
     def wait(self) -> None:
         ended = [pending for pending in self.pending if pending.future is None]
         assert self.handle.wait() == len(ended)
         self.pending = [pending for pending in self.pending if pending.future is not None]
         self._check(ended)
 
-    @rule()
     def collect_futures(self) -> None:
         ended = [pending for pending in self.pending if pending.future is not None]
         for pending in ended:
@@ -129,11 +189,6 @@ class Files(RuleBasedStateMachine):
         self.pending = [pending for pending in self.pending if pending.future is None]
         self._check(ended)
 
-    @rule(
-        kind=st.sampled_from(["read", "write"]),
-        how=st.sampled_from(["plain", "p", "p async", "sync", "async", "future"]),
-        draw=DRAWS,
-    )
     def operate(self, kind: str, how: str, draw: Draw) -> None:
         memory = draw.memory(self.handle)
         nbytes = memory.layout.nbytes
@@ -150,11 +205,6 @@ class Files(RuleBasedStateMachine):
         else:
             self.pending.append(pending)
 
-    @rule(
-        kind=st.sampled_from(["read", "write"]),
-        later=st.booleans(),
-        draws=st.lists(DRAWS, max_size=6),
-    )
     def operate_many(self, kind: str, later: bool, draws: list[Draw]) -> None:
         chosen: list[tuple[str, Memory, int]] = []
         spans: list[Span] = []
@@ -186,14 +236,13 @@ class Files(RuleBasedStateMachine):
             assert many(iter(items)) == len(items)
             self._check(group)
 
-    def teardown(self) -> None:
-        try:
-            if self.handle is not None:
-                self.wait()
-                self.collect_futures()
-                self.handle.close()
-        finally:
-            shutil.rmtree(self.root)
+    def finish(self) -> None:
+        self.wait()
+        self.collect_futures()
+
+    def remove(self) -> None:
+        self.handle.close()
+        shutil.rmtree(self.root)
 
     def _readable(self, name: str, offset: int, nbytes: int) -> bool:
         return name in self.model and (nbytes == 0 or offset + nbytes <= len(self.model[name]))
@@ -279,8 +328,8 @@ class Files(RuleBasedStateMachine):
 class Named:
     """The file as its drawn kind of name; a descriptor is closed once the call has returned."""
 
-    def __init__(self, machine: Files, kind: str, draw: Draw) -> None:
-        self.path = machine.root / draw.name
+    def __init__(self, files: Files, kind: str, draw: Draw) -> None:
+        self.path = files.root / draw.name
         self.kind = kind
         self.named_by = draw.named_by
         self.descriptor = -1
@@ -298,15 +347,26 @@ class Named:
             os.close(self.descriptor)
 
 
-def test_operations_match_the_model(directory: Path, backend: str) -> None:
-    machine = type("FilesHere", (Files,), {"directory": directory, "backend": backend})
-    run: Any = run_state_machine_as_test  # has no annotations
-    run(
-        machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+@settings(max_examples=25)
+@given(
+    options=OPTIONS,
+    sizes=st.fixed_dictionaries({name: st.none() | SIZES | OFFSETS for name in NAMES}),
+    steps=st.lists(STEPS, min_size=15, max_size=40),
+)
+def test_operations_match_the_model(
+    directory: Path,
+    backend: str,
+    options: dict[str, Any],
+    sizes: dict[str, int | None],
+    steps: list[Step],
+) -> None:
+    files = Files(directory, backend, options)
+    try:
+        for name, nbytes in sizes.items():
+            if nbytes is not None:
+                files.create(name, nbytes, seed=nbytes)
+        for step in steps:
+            files.run(step)
+        files.finish()
+    finally:
+        files.remove()

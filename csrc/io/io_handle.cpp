@@ -38,7 +38,19 @@ Failure failure_of(const File& file, bool write, uint64_t nbytes, off_t offset, 
     return failure;
 }
 
-void check_range(uint64_t nbytes, off_t offset) {
+// Nothing can be read beyond the end of a file, nor written beyond that of a device.
+void check_end(const File& file, bool write, uint64_t nbytes, off_t offset) {
+    const uint64_t end = static_cast<uint64_t>(offset) + nbytes;
+    if (nbytes > 0 && end > file.size() && (!write || !file.regular())) {
+        throw IoError(failure_of(file, write, nbytes, offset, write ? ENOSPC : ENODATA,
+                                 "it ends at byte " + std::to_string(end) + ", but there are " +
+                                     std::to_string(file.size()) + " bytes"));
+    }
+}
+
+}  // namespace
+
+void check_file_range(uint64_t nbytes, off_t offset) {
     constexpr uint64_t last = INT64_MAX;
     if (offset < 0) {
         throw std::invalid_argument("file_offset is " + std::to_string(offset) +
@@ -52,18 +64,6 @@ void check_range(uint64_t nbytes, off_t offset) {
                                     ", the end of any file; use a smaller file_offset");
     }
 }
-
-// Nothing can be read beyond the end of a file, nor written beyond that of a device.
-void check_end(const File& file, bool write, uint64_t nbytes, off_t offset) {
-    const uint64_t end = static_cast<uint64_t>(offset) + nbytes;
-    if (end > file.size() && (!write || !file.regular())) {
-        throw IoError(failure_of(file, write, nbytes, offset, write ? ENOSPC : ENODATA,
-                                 "it ends at byte " + std::to_string(end) + ", but there are " +
-                                     std::to_string(file.size()) + " bytes"));
-    }
-}
-
-}  // namespace
 
 struct IoHandle::Parts {
     explicit Parts(const HandleOptions& options)
@@ -121,7 +121,7 @@ IoHandle::Parts& IoHandle::usable() const {
 std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t nbytes,
                                      off_t offset, const Waiting& waiting, OpenFiles* open_files) {
     Parts& parts = usable();
-    check_range(nbytes, offset);
+    check_file_range(nbytes, offset);
     std::weak_ptr<File>* known = nullptr;
     if (open_files != nullptr && name.descriptor < 0) {
         // Small requests are opened without O_DIRECT, which large ones want: two entries.

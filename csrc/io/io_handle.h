@@ -23,6 +23,9 @@ class InlinePumps;
 class WorkQueue;
 class Worker;
 
+// Throws std::invalid_argument unless nbytes at offset can be part of a file (off_t).
+void check_file_range(uint64_t nbytes, off_t offset);
+
 class IoHandle {
 public:
     // Starts the workers, each with an engine of its own. Throws what the factory throws; nothing

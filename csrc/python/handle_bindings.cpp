@@ -159,6 +159,7 @@ public:
             io::Request request = make_request(members[0], write);
             if (size == 3) {
                 request.offset = file_offset(members[2]);
+                io::check_file_range(request.nbytes, request.offset);  // before any file is opened
             }
             requests.emplace_back(std::move(request), file_name(members[1]));
         }
