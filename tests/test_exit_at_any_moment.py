@@ -168,6 +168,9 @@ while len(calls) < len(ways) or sum(calls.values()) < 20 * number:
 """
 
 
+@pytest.mark.xfail(
+    reason="open fault: Python up to 3.13 ends such a thread by a forced unwind, which still aborts"
+)
 def test_daemon_threads_inside_calls(tmpfs: Path, backend: str) -> None:
     """They never return to Python; the process ends around them, without a word."""
     (tmpfs / "file").write_bytes(pattern(NBYTES))
