@@ -134,6 +134,12 @@ class HandleStats(TypedDict):
 def probe() -> list[EngineReport]:
     """Every engine, best first. Makes and destroys one of each."""
 
+def interpreter_exits() -> None:
+    """Called by the thread that ends the interpreter: from now on no other looks for signals.
+
+    Handles that are open then are drained and closed once Python is gone.
+    """
+
 def file_alignment(file: _File) -> FileAlignment:
     """How large requests on an existing file travel. AioError when it cannot be read."""
 

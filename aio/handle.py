@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -273,11 +274,12 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         if exception[0] is None:
             self.close()
         else:
-            _close_quietly(self)  # the exception that is under way matters more
+            _quietly(self, self.close)  # the exception that is under way matters more
 
-    def __del__(self) -> None:
-        if hasattr(self, "_devices"):
-            _close_quietly(self)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # While the interpreter ends, names of this module may be gone; native code drains then.
+        if hasattr(self, "_devices") and not is_finalizing():
+            _quietly(self, self.close)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -354,12 +356,12 @@ def _async_and_offset(*args: Any, **kwargs: Any) -> tuple[bool, int]:
 _open_handles: weakref.WeakSet[aio_handle] = weakref.WeakSet()
 
 
-def _close_quietly(handle: aio_handle) -> None:
-    """Close where nobody can catch an exception: what failed is logged."""
+def _quietly(handle: aio_handle, call: Callable[[], object]) -> None:
+    """Wait where nobody can catch an exception: what failed is logged."""
     if handle._process != os.getpid():
         return  # a forked child leaves its parent's handle alone
     try:
-        handle.close()
+        call()
     except AioError as error:
         _logger.error(
             "%r: %d operations failed unnoticed; first: %s", handle, len(error.failures), error
@@ -367,6 +369,8 @@ def _close_quietly(handle: aio_handle) -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def _wait_for_all() -> None:
+    """Log what failed unnoticed. Native code closes handles, once no thread can be inside one."""
+    _io.interpreter_exits()
     for handle in list(_open_handles):
-        _close_quietly(handle)
+        _quietly(handle, handle.wait)

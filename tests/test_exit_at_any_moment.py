@@ -77,12 +77,8 @@ def work():
 
 def daemon():
     own = aio.aio_handle(backend=backend)
-    try:
-        while True:
-            own.sync_pread(bytearray(1000), source)
-    except RuntimeError as error:  # the end of the interpreter closes handles
-        if "closed" not in str(error):
-            raise
+    while True:
+        own.sync_pread(bytearray(1000), source)
 
 handle = pinned = None
 if draw.random() < 0.3:
@@ -138,15 +134,11 @@ for number in range(runs):
 else:
     sys.exit(0)
 
-def until_closed(call):
+def for_ever(call):
     def loop():
-        try:
-            while True:
-                call()
-                calls[call] = calls.get(call, 0) + 1
-        except RuntimeError as error:
-            if "closed" not in str(error):
-                raise
+        while True:
+            call()
+            calls[call] = calls.get(call, 0) + 1
     threading.Thread(target=loop, daemon=True).start()
 
 def asynchronous():
@@ -164,7 +156,7 @@ ways = [
     asynchronous,
 ]
 for way in ways:
-    until_closed(way)
+    for_ever(way)
 while len(calls) < len(ways) or sum(calls.values()) < 20 * number:
     pass
 """

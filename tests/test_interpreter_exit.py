@@ -37,11 +37,8 @@ def daemon():
     mine = locked(handle, 5000)
     own = aio.aio_handle(backend=backend)
     started.set()
-    try:
-        while True:
-            own.sync_pwrite(mine, f"{folder}/daemon")
-    except RuntimeError:  # exit has closed it
-        threading.Event().wait()
+    while True:
+        own.sync_pwrite(mine, f"{folder}/daemon")
 
 started = threading.Event()
 threading.Thread(target=daemon, daemon=True).start()

@@ -1,4 +1,4 @@
-// Giving up the GIL and taking it, also while the interpreter ends.
+// Giving up the GIL and taking it, also while the interpreter ends and after it has ended.
 //
 // A daemon thread that asks for the GIL then is ended by Python up to 3.13 (pthread_exit), whose
 // forced unwind would meet a destructor and abort the process. Such a thread is parked instead, as
@@ -10,16 +10,28 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace deepnvme::python {
+
+// Set by the exit function of the module, when there is no GIL to be taken any more.
+inline std::atomic<bool> interpreter_gone{false};
+
+[[noreturn]] inline void park() noexcept {
+    for (;;) {
+        ::pause();
+    }
+}
 
 template <typename Take>
 void take_gil_or_park(Take take) noexcept {
+    if (interpreter_gone.load(std::memory_order_acquire)) {
+        park();
+    }
     try {
         take();
     } catch (abi::__forced_unwind&) {
-        for (;;) {
-            ::pause();
-        }
+        park();
     }
 }
 

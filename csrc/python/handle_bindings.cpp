@@ -2,11 +2,15 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -26,8 +30,37 @@ namespace py = pybind11;
 
 constexpr size_t prepared_at_once = 16;  // requests of one call opened before the workers are told
 
-// Lets Ctrl-C through, in the main thread.
+// The end of a process, in this order:
+//   1. The atexit hook of aio calls interpreter_exits() and waits for what no wait() has counted.
+//      Handles stay open: daemon threads may be inside them, and must not see an error.
+//   2. Python ends. Daemon threads stay where they next ask for the GIL.
+//   3. close_at_exit() drains and ends what is still open, without Python.
+// The GIL guards the set until step 3, when nobody else can change it.
+std::unordered_set<io::IoHandle*>& open_handles() {
+    static auto* handles = new std::unordered_set<io::IoHandle*>;  // outlives static destructors
+    return *handles;
+}
+
+std::atomic<std::thread::id> exiting_thread{};
+
+void interpreter_exits() { exiting_thread = std::this_thread::get_id(); }
+
+void close_at_exit() {
+    interpreter_gone.store(true, std::memory_order_release);
+    for (io::IoHandle* handle : open_handles()) {
+        if (!handle->closed()) {  // nor a parent's, in a forked child
+            handle->close();
+        }
+    }
+}
+
+// Lets Ctrl-C through, in the main thread. Once the interpreter exits, only that thread looks: soon
+// there is no GIL to look with.
 void check_signals() {
+    const std::thread::id exiting = exiting_thread;
+    if (exiting != std::thread::id() && exiting != std::this_thread::get_id()) {
+        return;
+    }
     const GilHeld locked;
     if (PyErr_CheckSignals() != 0) {
         throw py::error_already_set();
@@ -94,11 +127,15 @@ class Handle {
 public:
     Handle(const io::HandleOptions& options, const std::string& backend) {
         options.check();
-        const GilReleased unlocked;
-        handle_ = io::make_handle(options, backend);
+        {
+            const GilReleased unlocked;
+            handle_ = io::make_handle(options, backend);
+        }
+        open_handles().insert(handle_.get());
     }
 
     ~Handle() {
+        open_handles().erase(handle_.get());
         if (!handle_->closed()) {
             const GilReleased unlocked;
             handle_.reset();
@@ -320,6 +357,12 @@ py::dict stats(const Handle& handle) {
 }  // namespace
 
 void bind_handle(py::module_& m) {
+    if (Py_AtExit(close_at_exit) != 0) {
+        throw std::runtime_error(
+            "Python's table of exit functions (Py_AtExit) is full; import aio earlier");
+    }
+    m.def("interpreter_exits", &interpreter_exits,
+          "From now on no other thread than this one looks for signals.");
     py::class_<Ticket>(m, "Ticket", "Operations in flight: what an IOFuture waits for.")
         .def("done", &Ticket::done)
         .def("wait", &Ticket::wait, py::arg("timeout") = py::none(),
