@@ -3,11 +3,20 @@
 Sizes are in bytes. Accounts are rounded up to pages, since pages are what is locked. Every function
 may be called from any thread; those that map, fault, lock or unlock memory give up the GIL
 meanwhile. After fork the child starts with an empty registry: what it inherited is ordinary memory.
+
+Mappings are offered to the registrar when they are locked. Those that a device reaches are unlocked
+only after the registrar has taken that back. A region that is dropped on a thread without the GIL
+waits for that until the next call that allocates, frees or reports.
 """
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias, TypedDict, type_check_only
 
-from typing_extensions import Buffer, CapsuleType
+from typing_extensions import Buffer, CapsuleType, Never
+
+@type_check_only
+class _Pybind11Type(type):
+    """The metaclass of pybind11's classes."""
 
 @type_check_only
 class _DLPackExporter(Protocol):
@@ -21,14 +30,17 @@ class _DLPackExporter(Protocol):
 _Memory: TypeAlias = Buffer | _DLPackExporter
 
 class PinError(MemoryError):
-    """Memory could not be page-locked. Nothing is left locked or mapped by the failed call."""
+    """Memory could not be page-locked, or the budget is used up.
+
+    Nothing is left locked or mapped by the failed call.
+    """
 
     nbytes: int
-    """Bytes asked for."""
+    """Bytes asked for; rounded up to pages where it was the budget."""
     locked: int
-    """Bytes that this process had locked, as the kernel counts them (VmLck)."""
+    """Bytes that this process had locked (VmLck); of the budget: in use."""
     limit: int | None
-    """RLIMIT_MEMLOCK in bytes; None when unlimited, or not enforced (CAP_IPC_LOCK)."""
+    """RLIMIT_MEMLOCK in bytes, or the budget; None when unlimited or not enforced."""
 
 @type_check_only
 class PinStats(TypedDict):
@@ -37,7 +49,7 @@ class PinStats(TypedDict):
     in_use: int
     """Of live pinned regions."""
     cached: int
-    """Every other locked byte: the pool, the rest of slabs, released regions still in use."""
+    """Every other locked byte: the pool, the rest of slabs, what is released and still in use."""
     peak: int
     """The highest in_use so far."""
     regions: int
@@ -58,9 +70,10 @@ def allocate_dlpack(nbytes: int, tag: str) -> CapsuleType:
         nbytes: from 1 on. Up to 256 KiB come out of shared mappings, page by page.
         tag: the owner that it is counted under.
 
-    Raises PinError when the memory cannot be locked even after the pool was emptied; ValueError for
-    nbytes below 1 or beyond what an address can reach, and for a DEEPNVME_PIN_CACHE_BYTES that is
-    no number.
+    Raises PinError when the memory cannot be locked even after the pool was emptied, and before
+    anything is locked when the budget does not allow it; ValueError for nbytes below 1 or beyond
+    what an address can reach, and for a variable that is wrong: DEEPNVME_PIN_CACHE_BYTES,
+    DEEPNVME_PIN_BUDGET, or one that the registrar reads.
     """
 
 def release(address: int) -> bool:
@@ -95,6 +108,53 @@ def get_cache_limit() -> int:
 
     Raises ValueError for a DEEPNVME_PIN_CACHE_BYTES that is no number.
     """
+
+def set_budget(nbytes: int | None) -> None:
+    """Bytes that may be in use at a time, page-rounded; None for any number. ValueError below 0.
+
+    Allocations beyond it raise PinError. What is pinned already stays.
+    """
+
+def get_budget() -> int | None:
+    """Bytes that may be in use at a time: as set, else DEEPNVME_PIN_BUDGET, else None.
+
+    Raises ValueError for a DEEPNVME_PIN_BUDGET that is no number.
+    """
+
+@type_check_only
+class _Registrar(Protocol):
+    """Who registers locked mappings with a device."""
+
+    def wanted(self) -> bool:
+        """Asked once a round, before anything is locked; may raise for a wrong setting."""
+
+    def register(self, address: int, nbytes: int, /) -> bool:
+        """True when the device may reach any of it from now on."""
+
+    def unregister(self, address: int, /) -> bool:
+        """True when the device reaches none of it any more; else it stays locked for good."""
+
+def set_registrar(registrar: _Registrar) -> None:
+    """Offer mappings to this one from now on, those in use too. It is kept for good."""
+
+def offer_again() -> None:
+    """Offer mappings that are not registered again, when they are next used."""
+
+def set_collector(collector: Callable[[], None]) -> None:
+    """Called first, while there are holds, by what allocates, frees or reports. Must not raise."""
+
+class RegionHold(metaclass=_Pybind11Type):
+    """Keeps a region locked, mapped and out of the pool, also after release()."""
+
+    def __init__(self, *args: Never, **kwargs: Never) -> None:
+        """Raises TypeError: hold() makes it."""
+
+    @property
+    def address(self) -> int:
+        """Of the first byte of the region."""
+
+def hold(buffer: _Memory) -> RegionHold | None:
+    """A hold of the pinned region that all of ``buffer`` lies in; None when it is not pinned."""
 
 def locked_memory() -> tuple[int, int | None]:
     """(bytes that this process has locked, RLIMIT_MEMLOCK or None when it does not apply).

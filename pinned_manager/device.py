@@ -36,6 +36,10 @@ class Device(ABC):
     """
 
     @abstractmethod
+    def current_stream(self) -> Any:
+        """Where this thread's work is queued: hashable, equal to itself."""
+
+    @abstractmethod
     def record_event(self) -> Event:
         """A point after everything that this thread has asked of the device so far."""
 
@@ -51,6 +55,20 @@ class Device(ABC):
     @abstractmethod
     def copy_to_device(self, destination: Any, host: torch.Tensor) -> Event:
         """Start to copy host memory (uint8) to device octets of the same size."""
+
+    @abstractmethod
+    def empty_like(self, host: torch.Tensor) -> Any:
+        """A tensor of the device, of a host tensor's shape and dtype, not initialised."""
+
+    @abstractmethod
+    def copy(self, destination: Any, source: Any) -> Event:
+        """Start to copy between tensors of the device and of the host, of the same shape."""
+
+    @abstractmethod
+    def keep_for_stream(self, tensor: Any) -> None:
+        """Keep a device tensor's memory from reuse until the work of the current stream is done,
+        as it is when the last reference goes.
+        """
 
     @abstractmethod
     def octets(self, tensor: Any) -> Octets:
@@ -81,8 +99,11 @@ class TorchDevice(Device):
         self._device = device
         self._module = torch.get_device_module(device)
 
+    def current_stream(self) -> Any:
+        return self._module.current_stream(self._device)
+
     def record_event(self) -> Event:
-        event: Event = self._module.current_stream(self._device).record_event()
+        event: Event = self.current_stream().record_event()
         return event
 
     @contextmanager
@@ -93,12 +114,20 @@ class TorchDevice(Device):
             yield
 
     def copy_to_host(self, host: torch.Tensor, source: torch.Tensor) -> Event:
-        host.copy_(source, non_blocking=True)
-        return self.record_event()
+        return self.copy(host, source)
 
     def copy_to_device(self, destination: torch.Tensor, host: torch.Tensor) -> Event:
-        destination.copy_(host, non_blocking=True)
+        return self.copy(destination, host)
+
+    def empty_like(self, host: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(host, device=self._device, requires_grad=False)
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> Event:
+        destination.detach().copy_(source.detach(), non_blocking=True)
         return self.record_event()
+
+    def keep_for_stream(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self.current_stream())
 
     def octets(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().reshape(-1).view(torch.uint8)
@@ -144,21 +173,29 @@ def device_of(tensor: Any) -> Device:
 
     TypeError for one that nothing can be copied to or from.
     """
-    device = tensor.device
-    known = _devices.get(device.type)
+    found = device_named(tensor.device)
+    if found is None:
+        raise TypeError(
+            f"a tensor on {tensor.device} has no memory that can be read or written; "
+            "move it to the CPU first"
+        )
+    return found
+
+
+def device_named(device: Any) -> Device | None:
+    """The device of a torch.device or its name, such as "cuda:1"; None for one without copies."""
+    known = _devices.get(str(device).partition(":")[0])
     if known is not None:
         return known
     try:
+        device = torch.device(device)
         module = torch.get_device_module(device)
-    except RuntimeError:  # torch has no such module
+    except (RuntimeError, TypeError):  # torch has no such device, or no module for it
         module = None
     if (
         not hasattr(module, "Stream")
         or not hasattr(module, "current_stream")
         or _has_no_memory(device)
     ):
-        raise TypeError(
-            f"a tensor on {device} has no memory that can be read or written; "
-            "move it to the CPU first"
-        )
+        return None
     return TorchDevice(device)

@@ -1,4 +1,4 @@
-"""Tensors in page-locked memory: allocation, release, lookup, and how much there is.
+"""Tensors in page-locked memory: allocation, release, the pool behind them, and its limits.
 
 The region behind a tensor lives as long as its storage: until the last view, ``.data`` alias, numpy
 array or request in flight lets go. Then its pages are kept for reuse, up to a limit (2 GiB, or
@@ -8,12 +8,13 @@ array or request in flight lets go. Then its pages are kept for reuse, up to a l
 from __future__ import annotations
 
 import operator
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from _deepnvme import pin as _pin
+from pinned_manager.accounting import current_tag, note_native_pin
 
 PinError = _pin.PinError
 
@@ -32,17 +33,26 @@ class PinnedStats(TypedDict):
 def new_locked_tensor(num_elem: int, dtype: torch.dtype, tag: str = "") -> torch.Tensor:
     """A page-locked tensor of shape (num_elem,), not initialised, counted under ``tag``.
 
-    Raises PinError when the memory cannot be locked, ValueError for a negative number of elements.
+    Without a tag it counts under that of pinned_memory_tag(). Raises PinError when the memory
+    cannot be locked, ValueError for a negative number of elements, NotImplementedError where a mode
+    of torch makes tensors without memory (FakeTensorMode).
     """
     count = operator.index(num_elem)
     if count < 0:
         raise ValueError(f"num_elem is {count}, but must be at least 0; give a number of elements")
-    tensor = torch.empty(0, dtype=dtype)
+    tensor = torch.empty(0, dtype=dtype, device="cpu")
+    if type(tensor) is not torch.Tensor:
+        raise NotImplementedError(
+            f"torch makes a {type(tensor).__name__} here, which has no memory to lock; "
+            "pin outside of fake and functional modes"
+        )
     if count == 0:
         return tensor
     # As bytes, which every version of torch takes over DLPack; set_ makes it a tensor of any dtype,
     # not a view.
-    octets = from_dlpack(_pin.allocate_dlpack(count * tensor.element_size(), tag))
+    nbytes = count * tensor.element_size()
+    octets = from_dlpack(_pin.allocate_dlpack(nbytes, tag or current_tag("")))
+    note_native_pin(nbytes)
     return tensor.set_(octets.untyped_storage(), 0, (count,), (1,))
 
 
@@ -54,26 +64,6 @@ def free_locked_tensor(tensor: torch.Tensor) -> bool:
     """
     # Asked first: it never touches the memory of a fake, meta or sparse tensor.
     return _pin.is_pinned(tensor) and _pin.release(tensor.data_ptr())
-
-
-def is_pinned(buffer: Any) -> bool:
-    """True when every byte that ``buffer`` reaches lies in one page-locked region, or torch's.
-
-    Raises TypeError for what is neither a tensor nor a buffer.
-    """
-    if _pin.is_pinned(buffer):
-        return True
-    # torch asks a device runtime, which there is none to ask on a CPU-only machine.
-    return _torch_may_pin() and isinstance(buffer, torch.Tensor) and _is_torch_pinned(buffer)
-
-
-def _torch_may_pin() -> bool:
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return initialized
-
-
-def _is_torch_pinned(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_pinned()
 
 
 def pinned_stats() -> PinnedStats:
@@ -97,3 +87,16 @@ def set_cache_limit(nbytes: int) -> None:
 def get_cache_limit() -> int:
     """Bytes that may stay locked for reuse."""
     return _pin.get_cache_limit()
+
+
+def set_budget(nbytes: int | None) -> None:
+    """Bytes that may be in use at a time, rounded up to pages; None for any number.
+
+    Pins beyond it raise PinError, which lists the owners. ValueError when negative.
+    """
+    _pin.set_budget(nbytes)
+
+
+def get_budget() -> int | None:
+    """Bytes that may be in use at a time: as set, else DEEPNVME_PIN_BUDGET, else None."""
+    return _pin.get_budget()

@@ -18,7 +18,34 @@ namespace {
 constexpr size_t small_region = size_t{256} << 10;  // carved out of a slab up to this size
 constexpr size_t default_cache_limit = size_t{2} << 30;
 
+size_t saturated_round_up(size_t nbytes) {
+    return nbytes <= SIZE_MAX - sys::page_size() ? round_up_to_page(nbytes) : SIZE_MAX;
+}
+
 }  // namespace
+
+// Bytes that an allocation in progress holds of the budget.
+class deepspeed_pin_tensor_t::Reservation {
+public:
+    Reservation(deepspeed_pin_tensor_t& registry, size_t nbytes)
+        : registry_(registry), nbytes_(nbytes) {
+        const std::unique_lock lock(registry_.mutex_);
+        registry_.budget_.reserve(nbytes_, registry_.totals_.in_use, registry_.totals_.by_tag);
+    }
+    ~Reservation() {
+        if (nbytes_ > 0) {
+            const std::unique_lock lock(registry_.mutex_);
+            end();
+        }
+    }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
+    void end() noexcept { registry_.budget_.end_reservation(std::exchange(nbytes_, 0)); }
+
+private:
+    deepspeed_pin_tensor_t& registry_;
+    size_t nbytes_;
+};
 
 RegionUse::RegionUse(const RegionUse& other) : region_(other.region_) {
     if (region_) {
@@ -68,9 +95,11 @@ std::shared_ptr<Region> deepspeed_pin_tensor_t::allocate(size_t nbytes, std::str
     // attached.
     const std::shared_ptr<Region> region(new Region(nbytes, tag, generation_.load()),
                                          [](Region* gone) { instance().recycle(gone); });
+    Reservation reservation(*this, saturated_round_up(nbytes));
     nbytes <= small_region ? attach_run(*region) : attach_mapping(*region);
     const std::unique_lock lock(mutex_);
     enter(region);
+    reservation.end();  // under the lock that counts them as in use: never twice, never not
     return region;
 }
 
@@ -115,9 +144,9 @@ void deepspeed_pin_tensor_t::attach_run(Region& region) {
 }
 
 void deepspeed_pin_tensor_t::attach_mapping(Region& region) {
-    if (region.nbytes_ <= SIZE_MAX - sys::page_size()) {
+    {
         const std::unique_lock lock(mutex_);
-        region.mapping_ = pool_.take(round_up_to_page(region.nbytes_));
+        region.mapping_ = pool_.take(saturated_round_up(region.nbytes_));
     }
     if (!region.mapping_) {
         region.mapping_ = map_locked(region.nbytes_);
@@ -200,120 +229,15 @@ RegionUse deepspeed_pin_tensor_t::use(const void* address, size_t nbytes) const 
     return RegionUse(std::move(region));
 }
 
-void deepspeed_pin_tensor_t::end_use(Region& region) noexcept {
-    if (region.uses_.fetch_sub(1) == 1) {
-        unlock_when_idle(region);
-    }
+void deepspeed_pin_tensor_t::set_budget(size_t nbytes) {
+    const std::unique_lock lock(mutex_);
+    budget_.set_limit(nbytes);
 }
 
-bool deepspeed_pin_tensor_t::release(const void* base) {
-    std::shared_ptr<Region> region;  // outlives the lock: its deleter takes it
-    {
-        const std::unique_lock lock(mutex_);
-        const auto entry = regions_.find(reinterpret_cast<uintptr_t>(base));
-        region = entry != regions_.end() ? entry->second.region.lock() : nullptr;
-        if (!region) {
-            return false;
-        }
-        forget(*region);
-        region->released_ = true;
-    }
-    unlock_when_idle(*region);
-    return true;
+size_t deepspeed_pin_tensor_t::budget() const {
+    const std::shared_lock lock(mutex_);
+    return budget_.limit();
 }
-
-// Unlocks a released region with a mapping of its own, once, when no use is left. The last use and
-// release() may both come here at the same time.
-void deepspeed_pin_tensor_t::unlock_when_idle(Region& region) noexcept {
-    if (!region.released_ || region.slab_ || region.uses_ != 0 ||
-        region.generation_ != generation_ || region.unlock_claimed_.exchange(true)) {
-        return;
-    }
-    notify(region.mapping_->serial);
-    region.mapping_->pages.unlock();
-    if (!region.mapping_->pages.locked()) {
-        const std::unique_lock lock(mutex_);
-        locked_ -= region.mapping_->pages.size();
-    }
-}
-
-// The deleter of regions: neither an alias nor a use is left.
-void deepspeed_pin_tensor_t::recycle(Region* gone) noexcept {
-    const std::unique_ptr<Region> region(gone);
-    if (region->generation_ != generation_ || !region->mapping_) {
-        return;  // inherited by a fork: ordinary memory here. Or never attached.
-    }
-    // Let go of after the lock: unmapping what goes neither to the pool nor to a slab takes time.
-    auto mapping = std::move(region->mapping_);
-    bool retired = false;
-    {
-        const std::unique_lock lock(mutex_);
-        if (region->registered_) {
-            forget(*region);
-        }
-        const size_t nbytes = mapping->pages.size();
-        if (region->slab_) {
-            region->slab_->runs.release(region->first_page_,
-                                        round_up_to_page(region->nbytes_) / sys::page_size());
-        } else if (region->released_) {
-            locked_ -= mapping->pages.locked() ? nbytes : 0;
-        } else {
-            try {
-                pool_.put(mapping);
-            } catch (const std::bad_alloc&) {
-                locked_ -= nbytes;
-                retired = true;
-            }
-        }
-    }
-    if (retired) {
-        notify(mapping->serial);
-    }
-    mapping.reset();
-    trim(cache_limit_);
-}
-
-// Gives up cached mappings, the oldest first, until at most `limit` bytes are cached. True if any
-// was given up.
-bool deepspeed_pin_tensor_t::trim(size_t limit) noexcept {
-    bool any = false;
-    for (;; any = true) {
-        std::shared_ptr<Mapping> victim;
-        {
-            const std::unique_lock lock(mutex_);
-            if (locked_ - totals_.in_use <= limit) {
-                return any;
-            }
-            victim = pool_.take_oldest();
-            if (!victim) {
-                victim = slabs_.take_empty();
-            }
-            if (!victim) {
-                return any;
-            }
-            locked_ -= victim->pages.size();
-        }
-        notify(victim->serial);  // then unmapped, which unlocks it
-    }
-}
-
-void deepspeed_pin_tensor_t::notify(uint64_t serial) noexcept {
-    const std::lock_guard lock(listeners_mutex_);
-    for (const auto& [id, listening] : listeners_) {
-        if (listening.generation == generation_) {
-            listening.call(serial);
-        }
-    }
-}
-
-void deepspeed_pin_tensor_t::empty_cache() { trim(0); }
-
-void deepspeed_pin_tensor_t::set_cache_limit(size_t nbytes) {
-    cache_limit_ = nbytes;
-    trim(nbytes);
-}
-
-size_t deepspeed_pin_tensor_t::cache_limit() const { return cache_limit_; }
 
 Stats deepspeed_pin_tensor_t::stats() const {
     const std::shared_lock lock(mutex_);
@@ -348,6 +272,8 @@ void deepspeed_pin_tensor_t::restart_in_child() {
     regions_.clear();
     pool_ = {};  // unmaps: the pages would stay in memory once the parent writes to its own
     slabs_ = {};
+    departing_.clear();
+    budget_.forget_reservations();
     locked_ = 0;
     totals_ = {};
 }

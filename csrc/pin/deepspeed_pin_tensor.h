@@ -13,6 +13,11 @@
 // fork (mlock(2)): only this file locks and unlocks, and a forked child starts with an empty
 // registry, in which inherited regions are ordinary memory.
 //
+// Devices: whoever registers a mapping with a device does so outside of the registry, holding a
+// RegionUse, and sets Mapping::device_registered. From then on the registry neither unlocks nor
+// unmaps it: what has to go is set aside, locked and counted as cached, until finish_departures()
+// has taken the registration back. So no thread that drops a region ever calls into a device.
+//
 // Locking: one shared mutex guards the bookkeeping, and is never held while pages are mapped,
 // faulted, unlocked or unmapped, nor while a listener runs. Listeners have a mutex of their own.
 // Both are taken around fork.
@@ -30,6 +35,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pin/budget.h"
+#include "pin/departing_mappings.h"
 #include "pin/mapping_pool.h"
 #include "pin/page_alloc.h"
 #include "pin/slab.h"
@@ -85,12 +92,12 @@ private:
 };
 
 struct Stats {
-    size_t in_use = 0;  // page-rounded bytes of live pinned regions
-    size_t cached =
-        0;  // every other locked byte: the pool, the rest of slabs, released regions still in use
-    size_t peak = 0;                       // highest in_use
-    size_t regions = 0;                    // live pinned regions
-    uint64_t calls = 0;                    // successful allocations
+    size_t in_use = 0;   // page-rounded bytes of live pinned regions
+    size_t cached = 0;   // every other locked byte: the pool, the rest of slabs, what is released
+                         // and still in use
+    size_t peak = 0;     // highest in_use
+    size_t regions = 0;  // live pinned regions
+    uint64_t calls = 0;  // successful allocations
     std::map<std::string, size_t> by_tag;  // in_use by owner; tags at zero are left out
 };
 
@@ -99,7 +106,7 @@ public:
     static deepspeed_pin_tensor_t& instance();
 
     // nbytes > 0. Throws PinError; nothing is left behind by a failure. The pool is emptied and the
-    // lock tried again before giving up.
+    // lock tried again before giving up; the budget is looked at before anything is mapped.
     std::shared_ptr<Region> allocate(size_t nbytes, std::string_view tag);
     // True when [address, address + nbytes) lies in one pinned region. nbytes == 0 is never pinned.
     bool is_pinned(const void* address, size_t nbytes) const;
@@ -112,7 +119,16 @@ public:
     // Bytes that may stay cached. The unused part of a slab in use counts, but cannot be given up.
     void set_cache_limit(size_t nbytes);
     size_t cache_limit() const;
+    // Bytes that may be in use, page-rounded; Budget::unlimited for any. What is beyond it stays.
+    void set_budget(size_t nbytes);
+    size_t budget() const;
     Stats stats() const;
+
+    // Takes registrations back: calls `unregister` for each mapping that waits for it, with no lock
+    // held. What it answers true for is unlocked, and unmapped when no region refers to it; the
+    // rest stays locked for good. True if anything was unlocked. `unregister` must not throw.
+    bool finish_departures(const std::function<bool(const Mapping&)>& unregister);
+    bool any_departing() const { return departing_.any_waiting(); }
 
     // Called with a mapping's serial just before its pages are unlocked or unmapped; never while a
     // RegionUse of it exists. The listener must not call the registry, block or throw. Once remove
@@ -134,6 +150,7 @@ private:
     using Regions = std::map<uintptr_t, Entry>;  // by base
 
     deepspeed_pin_tensor_t();
+    class Reservation;
     void attach_run(Region& region);
     void attach_mapping(Region& region);
     std::shared_ptr<Mapping> map_locked(size_t nbytes);
@@ -144,6 +161,8 @@ private:
     void end_use(Region& region) noexcept;
     void unlock_when_idle(Region& region) noexcept;
     bool trim(size_t limit) noexcept;
+    bool set_aside(const std::shared_ptr<Mapping>& mapping, bool unreferenced) noexcept;
+    void settle(const std::shared_ptr<Mapping>& mapping) noexcept;
     void notify(uint64_t serial) noexcept;
     void restart_in_child();
 
@@ -151,6 +170,8 @@ private:
     Regions regions_;
     MappingPool pool_;
     SlabSet slabs_;
+    DepartingMappings departing_;
+    Budget budget_;
     size_t locked_ = 0;  // bytes of every mapping that is locked; cached is what is not in use
     Stats totals_;       // all but `cached` and `regions`
 

@@ -2,6 +2,7 @@
 // locking.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,15 @@ namespace deepnvme::pin {
 struct Mapping {
     uint64_t serial = 0;
     PageMapping pages;
+    // A device reaches the pages: they stay locked and mapped until whoever registered them has
+    // taken that back (DepartingMappings). Set only while a RegionUse of it exists.
+    std::atomic<bool> device_registered{false};
+    std::atomic<uint64_t> device_offer{0};  // the last round of registration that it was part of
+
+    // Of DepartingMappings, under the registry's mutex.
+    std::shared_ptr<Mapping> next_departing;
+    bool departing = false;
+    bool unreferenced = false;  // by any region: unmapped, not only unlocked
 };
 
 class MappingPool {

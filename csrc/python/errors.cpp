@@ -27,11 +27,12 @@ void raise(const pin::PinError& error) {
 void register_pin_error(py::module_& module) {
     pin_error_type = PyErr_NewExceptionWithDoc(
         "aio.PinError",
-        "Memory could not be page-locked.\n\n"
+        "Memory could not be page-locked, or the budget is used up.\n\n"
         "Attributes, in bytes:\n"
         "    nbytes: what was asked for.\n"
-        "    locked: what this process had locked (VmLck).\n"
-        "    limit: RLIMIT_MEMLOCK; None when unlimited, or not enforced (CAP_IPC_LOCK).",
+        "    locked: what this process had locked (VmLck); of the budget: what was in use.\n"
+        "    limit: RLIMIT_MEMLOCK, None when unlimited or not enforced (CAP_IPC_LOCK); or the "
+        "budget.",
         PyExc_MemoryError, nullptr);
     if (pin_error_type == nullptr) {
         throw py::error_already_set();

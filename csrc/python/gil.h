@@ -23,8 +23,9 @@ inline std::atomic<bool> interpreter_gone{false};
     }
 }
 
+// UBSan looks at the reference of the handler, which gcc leaves null for a forced unwind.
 template <typename Take>
-void take_gil_or_park(Take take) noexcept {
+[[gnu::no_sanitize("undefined")]] void take_gil_or_park(Take take) noexcept {
     if (interpreter_gone.load(std::memory_order_acquire)) {
         park();
     }

@@ -1,0 +1,50 @@
+"""Signal handlers that wait until a step is done which must not be left half done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Deferred:
+    """The signals that have arrived meanwhile."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Callable[..., Any]] = {}
+        self._arrived: list[tuple[int, Any]] = []
+
+    def note(self, number: int, frame: Any) -> None:
+        """Take the place of a handler."""
+        self._arrived.append((number, frame))
+
+    def run(self) -> None:
+        """Call the handlers whose signals have arrived. What they raise is raised here."""
+        while self._arrived:
+            number, frame = self._arrived.pop(0)
+            self.handlers[number](number, frame)
+
+
+@contextmanager
+def deferred_signals() -> Iterator[Deferred]:
+    """Within it, no signal raises: handlers run in ``run()`` and at its end.
+
+    Python runs handlers in its main thread only, so elsewhere there is nothing to do.
+    """
+    deferred = Deferred()
+    if threading.current_thread() is not threading.main_thread():
+        yield deferred
+        return
+    try:
+        for number in map(int, signal.valid_signals()):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                deferred.handlers[number] = handler
+                signal.signal(number, deferred.note)
+        yield deferred
+    finally:
+        for number, handler in deferred.handlers.items():
+            signal.signal(number, handler)
+        deferred.run()
