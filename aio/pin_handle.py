@@ -8,6 +8,7 @@ import torch
 
 from _deepnvme import pin as _pin
 from pinned_manager import free_locked_tensor, is_pinned, new_locked_tensor
+from pinned_manager.accounting import current_tag
 
 
 class LockedTensors:
@@ -33,7 +34,7 @@ class LockedTensors:
                 "example_tensor must be a torch.Tensor, whose dtype is taken, "
                 f"not {type(example).__name__}"
             )
-        return new_locked_tensor(num_elem, example.dtype, self._tag)
+        return new_locked_tensor(num_elem, example.dtype, current_tag(self._tag))
 
     def is_pinned(self, buffer: Any) -> bool:
         """True when every byte that ``buffer`` reaches lies in one page-locked region, whichever

@@ -79,6 +79,67 @@ class Worker:
             release.append(time.perf_counter() - middle)
         return {"lock": lock, "release": release}
 
+    def pins(self, nbytes: int, calls: int) -> Answer:
+        """Its native backend: seconds of pinning a tensor, with a copy and without."""
+        native = _native()
+        if native is None:
+            return {}
+        source = self._torch.ones(nbytes, dtype=self._torch.uint8)
+        times: dict[str, list[float]] = {"copy": [], "scratch": []}
+        for _ in range(calls):
+            for key, make_copy in (("copy", True), ("scratch", False)):
+                start = time.perf_counter()
+                pinned = native.pin(source, make_copy=make_copy)
+                times[key].append(time.perf_counter() - start)
+                native.unpin(pinned)
+                del pinned
+        return times
+
+    def lookups(self, regions: list[int], nbytes: int) -> Answer:
+        """Its native backend: mean seconds of is_pinned on one region, by how many there are."""
+        native = _native()
+        if native is None:
+            return {}
+        source = self._torch.ones(nbytes, dtype=self._torch.uint8)
+        pinned: list[Any] = []
+        times: dict[str, list[float]] = {}
+        for count in regions:
+            pinned += [native.pin(source) for _ in range(count - len(pinned))]
+            part, calls = pinned[count // 2][100:200], max(10_000 // count, 10)
+            times[str(count)] = []
+            for _ in range(10):
+                start = time.perf_counter()
+                for _ in range(calls):
+                    native.is_pinned(part)
+                times[str(count)].append((time.perf_counter() - start) / calls)
+        for tensor in pinned:
+            native.unpin(tensor)
+        return times
+
+    def peaks(self, nbytes: int) -> Answer:
+        """Its native backend: bytes by which the highest resident size rose for a scratch."""
+        native = _native()
+        if native is None:
+            return {}
+        torch = self._torch
+        empty = torch.empty(0, dtype=torch.uint8)
+        ways: dict[str, Callable[[], Any]] = {
+            "pin_empty": lambda: native.pin_empty(empty, (nbytes,)),
+            "pin(make_copy=False)": lambda: native.pin(
+                torch.empty(nbytes, dtype=torch.uint8), make_copy=False
+            ),
+        }
+        peaks = {}
+        for name, make in ways.items():
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")
+            before = _status_bytes("VmRSS")
+            made = make()
+            peaks[name] = [_status_bytes("VmHWM") - before]
+            native.unpin(made)
+            del made
+        return peaks
+
     def forget(self) -> Answer:
         """Release the buffers kept between commands."""
         for (_, _, memory), tensors in self._buffers.items():
@@ -120,6 +181,20 @@ class Worker:
             call()
             times.append((time.perf_counter_ns() - start) * 1e-9)
         return times
+
+
+def _native() -> Any:
+    """DeepSpeed's NativePinnedMemory; None in versions without it."""
+    try:
+        from deepspeed.utils.pin_memory import NativePinnedMemory
+    except ImportError:
+        return None
+    return NativePinnedMemory()
+
+
+def _status_bytes(name: str) -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(f"{name}:"))
 
 
 def _cpu() -> float:

@@ -1,9 +1,7 @@
-"""Page-locking 1 GiB: cold, released, and from the pool, against posix_memalign + mlock."""
+"""Page-locking: allocate, free and reuse 1 GiB, and pinned tensors (pinned_tensors.py)."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +10,7 @@ import torch
 
 from pinned_manager import empty_cache
 
-from . import ours
+from . import libc_lock, ours, pinned_tensors
 from .context import Context
 from .harness import BenchError, TimedCalls
 from .results import CallRow, Result, Verdict
@@ -26,21 +24,13 @@ NAMES = (
     "aio release, freed",
     "memalign + mlock",
     "munlock + free",
-)
-_PAGE = 4096
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mlock.argtypes = _LIBC.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_LIBC.free.argtypes = (ctypes.c_void_p,)
-_LIBC.free.restype = None
-_LIBC.posix_memalign.argtypes = (
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_size_t,
-    ctypes.c_size_t,
+    "torch.empty + mlock",
+    "munlock + drop",
 )
 
 
 def run(context: Context) -> Result:
-    """Ten interleaved repeats of locking and releasing --size bytes both ways; medians of all."""
+    """Ten interleaved repeats of locking and releasing --size bytes each way; medians of all."""
     result = Result("pinning", TITLE)
     nbytes, repeats = context.size, 3 if context.quick else 10
     timed = {name: TimedCalls(name) for name in NAMES}
@@ -49,7 +39,8 @@ def run(context: Context) -> Result:
             context.progress(f"page-locking, {number + 1} of {repeats}")
             sides: list[Callable[[], None]] = [
                 lambda: _ours(handle, nbytes, timed),
-                lambda: _libc(nbytes, timed),
+                lambda: _memalign(nbytes, timed),
+                lambda: _torch_empty(nbytes, timed),
             ]
             for side in sides if number % 2 == 0 else reversed(sides):
                 side()
@@ -72,6 +63,7 @@ def run(context: Context) -> Result:
             100,
         ),
     ]
+    pinned_tensors.measure(context, result)
     return result
 
 
@@ -89,7 +81,9 @@ def _ours(handle: Any, nbytes: int, timed: dict[str, TimedCalls]) -> None:
         ("aio from the pool", "aio release, freed"),
         ("aio after a free", "aio release, freed"),
     ):
-        before = locked_bytes() if lock == "aio cold" else 0  # what the pool holds stays locked
+        before = (
+            libc_lock.status_bytes("VmLck") if lock == "aio cold" else 0
+        )  # what the pool holds stays locked
         start = time.perf_counter()
         tensor = handle.new_cpu_locked_tensor(nbytes, torch.empty(0, dtype=torch.uint8))
         timed[lock].seconds.append(time.perf_counter() - start)
@@ -102,36 +96,30 @@ def _ours(handle: Any, nbytes: int, timed: dict[str, TimedCalls]) -> None:
     empty_cache()
 
 
-def _libc(nbytes: int, timed: dict[str, TimedCalls]) -> None:
-    """What DeepSpeed does: posix_memalign, then mlock, which faults every page in."""
-    before = locked_bytes()
-    pointer = ctypes.c_void_p()
+def _memalign(nbytes: int, timed: dict[str, TimedCalls]) -> None:
+    before = libc_lock.status_bytes("VmLck")
     start = time.perf_counter()
-    error = _LIBC.posix_memalign(ctypes.byref(pointer), _PAGE, nbytes)
-    if error:
-        raise BenchError(f"posix_memalign of {nbytes} bytes: {os.strerror(error)}")
-    if _LIBC.mlock(pointer, nbytes):
-        error = ctypes.get_errno()
-        _LIBC.free(pointer)
-        raise BenchError(f"mlock of {nbytes} bytes: {os.strerror(error)} (see ulimit -l)")
+    pointer = libc_lock.allocate(nbytes)
     timed["memalign + mlock"].seconds.append(time.perf_counter() - start)
     _check_locked(before, nbytes)
     start = time.perf_counter()
-    _LIBC.munlock(pointer, nbytes)
-    _LIBC.free(pointer)
+    libc_lock.free(pointer, nbytes)
     timed["munlock + free"].seconds.append(time.perf_counter() - start)
 
 
+def _torch_empty(nbytes: int, timed: dict[str, TimedCalls]) -> None:
+    before = libc_lock.status_bytes("VmLck")
+    start = time.perf_counter()
+    tensor = libc_lock.mlock(torch.empty(nbytes, dtype=torch.uint8))
+    timed["torch.empty + mlock"].seconds.append(time.perf_counter() - start)
+    _check_locked(before, nbytes)
+    start = time.perf_counter()
+    libc_lock.munlock(tensor)
+    del tensor
+    timed["munlock + drop"].seconds.append(time.perf_counter() - start)
+
+
 def _check_locked(before: int, nbytes: int) -> None:
-    now = locked_bytes()
-    if now - before < nbytes:
-        raise BenchError(f"only {now - before} of {nbytes} bytes are locked (VmLck)")
-
-
-def locked_bytes() -> int:
-    """VmLck of this process in bytes."""
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmLck:"):
-                return int(line.split()[1]) * 1024
-    raise BenchError("/proc/self/status has no VmLck")
+    locked = libc_lock.status_bytes("VmLck") - before
+    if locked < nbytes:
+        raise BenchError(f"only {locked} of {nbytes} bytes are locked (VmLck)")

@@ -116,7 +116,8 @@ def preload(directory: Path, source: str) -> dict[str, str]:
     command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(code), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
-    return {"LD_PRELOAD": str(library)}
+    # Behind what is preloaded already: a sanitizer has to be first.
+    return {"LD_PRELOAD": " ".join([*os.environ.get("LD_PRELOAD", "").split(), str(library)])}
 
 
 def errno_name(number: int | None) -> str:

@@ -20,6 +20,7 @@ class Held:
     """One look at the process; locked and pinned are VmLck and VmPin in kB."""
 
     descriptors: int
+    aio_contexts: int  # of libaio, which have no descriptor
     threads: int
     locked_kb: int
     pinned_kb: int
@@ -37,6 +38,7 @@ def held_now() -> Held:
     """What this process holds at this moment."""
     return Held(
         descriptors=len(os.listdir("/proc/self/fd")),
+        aio_contexts=Path("/proc/self/maps").read_text().count("/[aio]"),
         threads=len(os.listdir("/proc/self/task")),
         locked_kb=status_kb("VmLck"),
         pinned_kb=status_kb("VmPin"),

@@ -7,6 +7,7 @@ the device back.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from pinned_manager.device import Device, register_device, unregister_device
 from support.counters import PATIENCE_S
 
 TYPE = "fake"
+BLOCK = 4096 + 512  # bytes of the blocks between device and file, where support.device_fixtures is
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ class FakeTensor:
     def nbytes(self) -> int:
         return self.elements.nbytes
 
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(self.elements.shape)
+
+
+def empty(nbytes: int, step: int = 1) -> FakeTensor:
+    """Zeros on the device, `step` bytes from one to the next."""
+    return FakeTensor(bytes(nbytes), step)
+
 
 @dataclass
 class _Work:
@@ -71,6 +82,17 @@ class FakeEvent:
 
     def synchronize(self) -> None:
         self._device.finish(self._work)
+
+
+@dataclass(frozen=True)
+class FakeStream:
+    """One queue of the device; streams of one number are equal."""
+
+    device: FakeDevice
+    number: int
+
+    def record_event(self) -> FakeEvent:
+        return self.device.record_event_on(self.number)
 
 
 class FakeDevice(Device):
@@ -138,8 +160,14 @@ class FakeDevice(Device):
 
     # ---- the library's side ----
 
+    def current_stream(self) -> FakeStream:
+        return FakeStream(self, self._stream)
+
     def record_event(self) -> FakeEvent:
-        return FakeEvent(self, self._queue(lambda: None))
+        return self.record_event_on(self._stream)
+
+    def record_event_on(self, stream: int) -> FakeEvent:
+        return FakeEvent(self, self._queue(lambda: None, stream))
 
     @contextmanager
     def side_stream(self, after: Any) -> Iterator[None]:
@@ -154,6 +182,19 @@ class FakeDevice(Device):
 
     def copy_to_device(self, destination: Any, host: torch.Tensor) -> FakeEvent:
         return self._copy(destination, host.numpy(), False)
+
+    def empty_like(self, host: torch.Tensor) -> FakeTensor:
+        return empty(host.nbytes)
+
+    def copy(self, destination: Any, source: Any) -> FakeEvent:
+        """As a device does it, by addresses: the copy keeps no memory alive."""
+        return self._copy(_at_address(destination), _at_address(source), False)
+
+    def keep_for_stream(self, tensor: FakeTensor) -> None:
+        def use_until_now() -> None:
+            tensor.memory.size  # noqa: B018  # queued behind the work that needs it
+
+        self._queue(use_until_now)
 
     def octets(self, tensor: Any) -> Any:
         assert tensor.elements.flags.c_contiguous
@@ -202,11 +243,12 @@ class FakeDevice(Device):
 
         return FakeEvent(self, self._queue(carry_out))
 
-    def _queue(self, call: Callable[[], None]) -> _Work:
+    def _queue(self, call: Callable[[], None], stream: int | None = None) -> _Work:
         with self._changed:
-            last = self._last.get(self._stream)
+            stream = self._stream if stream is None else stream
+            last = self._last.get(stream)
             work = _Work(call, [last] if last is not None else [], next(self._numbers))
-            self._last[self._stream] = work
+            self._last[stream] = work
             return work
 
     def finish(self, work: _Work) -> None:
@@ -241,6 +283,15 @@ class FakeDevice(Device):
                 found[step.number] = step
                 open_ends += step.after
         return [found[number] for number in sorted(found)]
+
+
+def _at_address(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor of either kind, without a reference to it."""
+    if isinstance(tensor, FakeTensor):
+        return tensor.elements
+    assert tensor.is_contiguous()
+    room = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    return np.frombuffer(room, dtype=np.uint8)
 
 
 @contextmanager

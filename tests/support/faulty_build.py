@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / "build" / "faulty"
-OBJECTS = Path("build", f"objects-{sys.implementation.cache_tag}")
+SANITIZED = bool(os.environ.get("DEEPNVME_SANITIZE"))
+BUILT = ROOT / "build" / ("faulty-sanitized" if SANITIZED else "faulty")
 WRAPPED = (
     "_ZN8deepnvme2io17make_uring_engineEj",
     "_ZN8deepnvme2io18make_libaio_engineEj",
@@ -33,6 +33,8 @@ def build() -> Path:
     done = subprocess.run(
         [sys.executable, __file__],
         cwd=ROOT,
+        # What a sanitizer wants in front of the tests is not for compilers.
+        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
         capture_output=True,
         text=True,
         timeout=BUILD_HANG_S,
@@ -56,7 +58,7 @@ def shipped_setup() -> Any:
 def shipped_objects(project: Any) -> list[str]:
     """Every object of the shipped extension; those that are out of date are compiled first."""
     sources = project.sources()
-    objects = [str(OBJECTS / Path(source).with_suffix(".o")) for source in sources]
+    objects = [str(project.OBJECTS / Path(source).with_suffix(".o")) for source in sources]
     pairs = list(zip(objects, sources, strict=True))
     if any(not Path(made).exists() or project.must_compile(made, source) for made, source in pairs):
         # Into another directory than the root, whose extension may be in use.

@@ -7,9 +7,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+from hypothesis import strategies as st
 
 import _deepnvme
 import aio
@@ -17,27 +20,36 @@ import support.torch_threads  # noqa: F401
 from support.counters import Held, held_now, until
 from support.faulty_schedules import Schedule, faults
 from support.faulty_watch import watch
-from support.faulty_workload import Draw, Workload, still_works
+from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload, still_works
 
 Report = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Example:
+    """Operations, the options of their handle, and a schedule that has things go wrong."""
+
+    options: dict[str, Any]
+    schedule: Schedule
+    draws: list[Draw]
+
+
+def examples_with(schedules: st.SearchStrategy[Schedule]) -> st.SearchStrategy[Example]:
+    """Any operations through any handle."""
+    return st.builds(Example, options=OPTIONS, schedule=schedules, draws=WORKLOADS)
+
+
 def run_example(
-    directory: Path,
-    backend: str,
-    options: dict[str, Any],
-    schedule: Schedule,
-    draws: list[Draw],
-    judge: Callable[[Workload, Report], None],
+    directory: Path, backend: str, example: Example, judge: Callable[[Workload, Report], None]
 ) -> None:
-    """Run the operations of `draws` while `schedule` has things go wrong.
+    """Run the operations of `example` while things go wrong.
 
     `judge` says whether those that failed may, for the reasons that they give.  All else holds
     after every schedule: bytes, counts, a handle that works, and nothing kept.
     """
     watch()
     with tempfile.TemporaryDirectory(dir=directory) as name, nothing_kept():
-        _use(Path(name), backend, options, schedule, draws, judge)
+        _use(Path(name), backend, example, judge)
 
 
 def attempt(call: Callable[[], Any], *kinds: type[Exception]) -> tuple[Any, Any]:
@@ -78,16 +90,12 @@ def _first_look() -> Held:
 
 
 def _use(
-    root: Path,
-    backend: str,
-    options: dict[str, Any],
-    schedule: Schedule,
-    draws: list[Draw],
-    judge: Callable[[Workload, Report], None],
+    root: Path, backend: str, example: Example, judge: Callable[[Workload, Report], None]
 ) -> None:
-    workload = Workload(root, draws)
-    with schedule.installed():
-        handle, error = attempt(lambda: aio.aio_handle(backend=backend, **options), RuntimeError)
+    workload = Workload(root, example.draws)
+    make = partial(aio.aio_handle, backend=backend, **example.options)
+    with example.schedule.installed():
+        handle, error = attempt(make, RuntimeError)
         if error is not None:
             explained(error, faults.report())
             return

@@ -101,6 +101,13 @@ class Operation:
         assert 0 <= error.nbytes_done <= error.nbytes
         self.error = error
 
+    @property
+    def arrived(self) -> int:
+        """How many bytes of a read are in its memory; all those of a write were there before."""
+        if self.draw.write:
+            return self.nbytes
+        return _moved(self.memory.all_bytes(), self.before, self.after)
+
     def check_memory(self) -> None:
         """All of it is what it was, but for what a read has moved."""
         found = self.memory.all_bytes()
@@ -109,8 +116,7 @@ class Operation:
         elif self.error is None:
             assert found == self.after
         else:
-            moved = _moved(found, self.before, self.after)
-            assert moved >= self.error.nbytes_done, "it says that more was read than arrived"
+            assert self.arrived >= self.error.nbytes_done, "it says that more was read than arrived"
 
 
 @dataclass
