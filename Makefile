@@ -15,7 +15,7 @@ DIR ?= build/bench
 export APT DEEPNVME_WITHOUT
 
 CSRC := $(shell find csrc)
-CXX_STYLED = $(shell find csrc tests/cpp tests/native -name '*.h' -o -name '*.cpp')
+CXX_STYLED = $(shell find csrc tests/cpp tests/fuzz tests/native -name '*.h' -o -name '*.cpp')
 TYPED := aio pinned_manager benchmarks examples
 
 # The extension is looked at again, which costs a second, where its file is gone, an engine is to be left out, or one
@@ -24,12 +24,12 @@ LOOK_AGAIN := $(if $(wildcard _deepnvme*.so),,FORCE)$(if $(DEEPNVME_WITHOUT),FOR
 LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FORCE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench soak clean FORCE
+.PHONY: help setup demo test test-asan lint format bench soak fuzz clean FORCE
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 setup: $(VENV)/.extension $(VENV)/.installed ## system headers (apt, where it may), .venv, torch, the extension
 
@@ -39,6 +39,9 @@ demo: setup ## train with the optimizer's moments on disk, and check them bit fo
 test: setup ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
 	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
+
+test-asan: setup ## the suite on the extension built under AddressSanitizer and UBSan
+	@tools/test_asan.sh $(ARGS)
 
 lint: setup ## ruff, mypy and clang-format, as checks
 	@$(BIN)/ruff check --quiet .
@@ -59,6 +62,10 @@ bench: setup ## measure beside fio in DIR=directory
 
 soak: setup ## random load with faults for MINUTES=10, every byte checked
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(ARGS)
+
+fuzz: setup ## coverage-guided fuzzing for SECONDS=60, all targets together
+	@tools/system_packages.sh fuzz
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
 clean: ## remove what was built; .venv stays (rm -r .venv starts over)
 	rm -rf build dist *.egg-info _deepnvme*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 # Installs what is missing from the system through apt, where that needs no password; never asks for one.
 #   tools/system_packages.sh build PYTHON   what the build needs; fails if it cannot go on without something
 #   tools/system_packages.sh tests          tools that some tests and benchmarks use; they skip without
+#   tools/system_packages.sh fuzz           clang with libFuzzer and the sanitizers; no fuzzing without
 # APT=no in the environment keeps it from installing anything.
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -19,6 +20,11 @@ want() {
 
 has_header() {
     echo "#include <$1>" | ${CXX:-c++} -x c++ -E - >/dev/null 2>&1
+}
+
+links_a_fuzzer() {
+    echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
+        clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null
 }
 
 left_out_by_the_user() {
@@ -45,6 +51,10 @@ tests)
     want strace "command -v strace"
     want xfsprogs "command -v mkfs.xfs"
     want e2fsprogs "command -v mkfs.ext4"
+    ;;
+fuzz)
+    want clang "command -v clang++"
+    want libclang-rt-dev "links_a_fuzzer"
     ;;
 *)
     sed -n 's/^#   /usage: /p' "$0" >&2

@@ -48,12 +48,15 @@ public:
     size_t capacity = SIZE_MAX;  // -EAGAIN when so many are in flight
     std::deque<int> at_reap;     // the -errnos of the next calls of reap()
     int always_at_reap = 0;
+    // Asked instead of the lists: how many to take, or -errno; and 0, or -errno.
+    std::function<int(std::span<const io::Transfer>)> answer_submit;
+    std::function<int()> answer_reap;
     std::function<Fate(const io::Transfer&)> fate;  // of each transfer that is taken
-    // Completions wait for their turn: reap() gives out one to three of those there are, in an
-    // order of this seed.
+    // A number below the one given. Where there is one, completions wait for their turn: reap()
+    // gives out one to three of those there are, in the order that it picks.
+    std::function<size_t(size_t)> pick;
     void reorder(uint64_t seed) {
-        random_.seed(seed);
-        reorder_ = true;
+        pick = [random = std::mt19937_64(seed)](size_t below) mutable { return random() % below; };
     }
     // register_buffer answers indices 0, 1, ... instead of what the inner engine says.
     bool registers = false;
@@ -83,9 +86,8 @@ public:
             return always_at_submit;
         }
         size_t limit = transfers.size();
-        if (!at_submit.empty()) {
-            const int answer = at_submit.front();
-            at_submit.pop_front();
+        if (answer_submit || !at_submit.empty()) {
+            const int answer = answer_submit ? answer_submit(transfers) : next_of(at_submit);
             if (answer < 0) {
                 return answer;
             }
@@ -107,18 +109,19 @@ public:
             return always_at_reap;
         }
         if (!at_reap.empty()) {
-            const int answer = at_reap.front();
-            at_reap.pop_front();
+            return next_of(at_reap);
+        }
+        if (const int answer = answer_reap ? answer_reap() : 0; answer != 0) {
             return answer;
         }
         CHECK(!block || in_flight > 0);  // it would wait for ever
         collect(completions.size(), block && done_.empty());
         size_t count = std::min(done_.size(), completions.size());
-        if (reorder_ && count > 0) {
-            count = std::min<size_t>(count, 1 + random_() % 3);
+        if (pick && count > 0) {
+            count = std::min<size_t>(count, 1 + pick(3));
         }
         for (size_t i = 0; i < count; ++i) {
-            const size_t next = reorder_ ? random_() % done_.size() : 0;
+            const size_t next = pick ? pick(done_.size()) : 0;
             completions[i] = done_[next];
             done_.erase(done_.begin() + static_cast<std::ptrdiff_t>(next));
         }
@@ -153,6 +156,12 @@ public:
     }
 
 private:
+    static int next_of(std::deque<int>& answers) {
+        const int answer = answers.front();
+        answers.pop_front();
+        return answer;
+    }
+
     void take(io::Transfer transfer) {
         CHECK(transfer.nbytes > 0 && transfer.nbytes <= io::max_transfer_bytes);
         const bool direct = opened_direct(transfer.fd);
@@ -209,8 +218,6 @@ private:
     size_t in_inner_ = 0;
     std::deque<io::Completion> done_;
     std::map<int, std::pair<std::byte*, size_t>> buffers_;
-    bool reorder_ = false;
-    std::mt19937_64 random_;
 };
 
 }  // namespace deepnvme::test

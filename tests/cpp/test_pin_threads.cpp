@@ -74,6 +74,7 @@ void child_starts_empty(std::shared_ptr<Region>& small, std::shared_ptr<Region>&
     const pin::Stats stats = registry().stats();
     CHECK(stats.in_use == 0 && stats.cached == 0 && stats.regions == 0 && stats.by_tag.empty());
     CHECK(test::locked_bytes() == 0);
+    CHECK(!registry().any_departing());  // what a device reaches is the parent's to take back
     for (const auto& inherited : {small, large}) {
         std::byte* data = inherited->data();
         CHECK(!registry().is_pinned(data, 1) && !registry().use(data, 1) &&
@@ -113,6 +114,10 @@ int main() {
     auto small = registry().allocate(100, "kept");
     auto large = registry().allocate(500'000, "kept");
     small->data()[0] = large->data()[0] = std::byte{42};
+    large->mapping()->device_registered = true;
+    const auto waiting = registry().allocate(600'000, "waiting");
+    waiting->mapping()->device_registered = true;
+    CHECK(registry().release(waiting->data()) && registry().any_departing());
     {
         std::vector<std::jthread> threads;
         for (unsigned seed = 4; seed < 6; ++seed) {
@@ -136,6 +141,7 @@ int main() {
     large.reset();
     registry().remove_release_listener(listener);
     registry().empty_cache();
+    CHECK(registry().finish_departures([](const pin::Mapping&) { return true; }));
     books = registry().stats();
     CHECK(books.in_use == 0 && books.cached == 0 && test::locked_bytes() == locked_before);
     return 0;

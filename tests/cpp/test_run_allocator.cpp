@@ -1,60 +1,34 @@
 // Guards: runs of pages never overlap, are first fit, and merge when they come back; against a
 // plain array of flags.
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <random>
-#include <vector>
 
 #include "check.h"
 #include "pin/run_allocator.h"
+#include "run_model.h"
 
 using deepnvme::pin::RunAllocator;
+using deepnvme::test::RunModel;
 
 namespace {
-
-std::optional<size_t> first_fit(const std::vector<bool>& used, size_t count) {
-    size_t run = 0;
-    for (size_t page = 0; page < used.size(); ++page) {
-        run = used[page] ? 0 : run + 1;
-        if (run == count) {
-            return page + 1 - count;
-        }
-    }
-    return std::nullopt;
-}
 
 void matches_the_model(size_t pages, size_t longest, unsigned seed) {
     std::mt19937 random(seed);
     RunAllocator runs(pages);
-    std::vector<bool> used(pages, false);
-    std::map<size_t, size_t> live;
-    size_t free_pages = pages;
+    RunModel model(pages);
     for (int step = 0; step < 4000; ++step) {
         if (random() % 5 < 3) {
             const size_t count = 1 + random() % longest;
-            const auto expected = first_fit(used, count);
-            CHECK(runs.allocate(count) == expected);
-            if (expected) {
-                for (size_t page = *expected; page < *expected + count; ++page) {
-                    used[page] = true;
-                }
-                live.emplace(*expected, count);
-                free_pages -= count;
-            }
-        } else if (!live.empty()) {
-            const auto gone = std::next(live.begin(), static_cast<long>(random() % live.size()));
+            CHECK(runs.allocate(count) == model.allocate(count));
+        } else if (!model.live.empty()) {
+            const auto gone = model.at(random());
             runs.release(gone->first, gone->second);
-            for (size_t page = gone->first; page < gone->first + gone->second; ++page) {
-                used[page] = false;
-            }
-            free_pages += gone->second;
-            live.erase(gone);
+            model.release(gone);
         }
-        CHECK(runs.free_pages() == free_pages);
-        CHECK(runs.empty() == live.empty());
+        CHECK(runs.free_pages() == model.free_pages);
+        CHECK(runs.empty() == model.live.empty());
     }
-    for (const auto& [first, count] : live) {
+    for (const auto& [first, count] : model.live) {
         runs.release(first, count);
     }
     CHECK(runs.empty());

@@ -1,0 +1,98 @@
+// Guards: an engine has room again for all that it has answered, whatever the answer was; a place
+// for a fixed buffer that was given back, or could not be filled, can be had again.
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "check.h"
+#include "io/engine.h"
+#include "io/probe.h"
+#include "pin/page_alloc.h"
+#include "scratch_file.h"
+#include "sys/syscalls.h"
+
+using namespace deepnvme;
+using namespace deepnvme::test;
+
+namespace {
+
+constexpr uint32_t kDepth = 4;
+constexpr int kRounds = 20;
+constexpr int kBuffers = 3000;  // more than any table of fixed buffers has places
+
+// An address where nothing is, for good: the page may not be touched.
+std::byte* nowhere() {
+    void* page = ::mmap(nullptr, sys::page_size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    return static_cast<std::byte*>(page);
+}
+
+void fill_and_empty(io::Engine& engine, const io::Transfer& like, int64_t result) {
+    std::vector<io::Transfer> transfers(kDepth, like);
+    for (uint32_t i = 0; i < kDepth; ++i) {
+        transfers[i].tag = i;
+    }
+    for (int round = 0; round < kRounds; ++round) {
+        CHECK(engine.submit(transfers) == static_cast<int>(kDepth));
+        std::vector<io::Completion> found(kDepth);
+        for (uint32_t answered = 0; answered < kDepth;) {
+            const int count = engine.reap(found, true);
+            CHECK(count >= 0 || count == -EINTR);
+            for (int i = 0; i < count; ++i) {
+                CHECK(found[static_cast<size_t>(i)].tag < kDepth);
+                CHECK(found[static_cast<size_t>(i)].result == result);
+                ++answered;
+            }
+        }
+    }
+}
+
+void room_after_any_answer(io::Engine& engine, std::byte* forbidden) {
+    const Bytes data = noise(100, 1);
+    const ScratchFile file(data);
+    const int fd = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    Bytes found(data.size());
+    fill_and_empty(engine, {found.data(), 0, 0, 100, fd, -1, false}, 100);
+    CHECK(found == data);
+    fill_and_empty(engine, {found.data(), 50, 0, 100, fd, -1, false}, 50);   // short
+    fill_and_empty(engine, {found.data(), 4096, 0, 100, fd, -1, false}, 0);  // beyond the end
+    fill_and_empty(engine, {forbidden, 0, 0, 100, fd, -1, false}, -EFAULT);
+    CHECK(::close(fd) == 0);
+}
+
+void places_for_buffers_come_back(io::Engine& engine, std::byte* forbidden) {
+    const pin::PageMapping page(sys::page_size(), pin::PageMapping::Residency::unlocked);
+    const int first = engine.register_buffer(page.data(), page.size());
+    if (first < 0) {
+        std::printf("%s: no fixed buffers here (error %d)\n", engine.name().data(), -first);
+        return;
+    }
+    engine.unregister_buffer(first);
+    for (int i = 0; i < kBuffers; ++i) {
+        CHECK(engine.register_buffer(forbidden, sys::page_size()) == -EFAULT);
+        const int index = engine.register_buffer(page.data(), page.size());
+        CHECK(index >= 0);
+        engine.unregister_buffer(index);
+    }
+}
+
+}  // namespace
+
+int main() {
+    std::byte* forbidden = nowhere();
+    for (const io::EngineReport& report : io::probe_engines()) {
+        if (!report.usable) {
+            std::printf("%s cannot run here: %s\n", report.name.c_str(), report.reason.c_str());
+            continue;
+        }
+        const std::unique_ptr<io::Engine> engine = io::backends_named(report.name)[0].make(kDepth);
+        room_after_any_answer(*engine, forbidden);
+        places_for_buffers_come_back(*engine, forbidden);
+    }
+    CHECK(::munmap(forbidden, sys::page_size()) == 0);
+    return 0;
+}

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing: `python -m tests.fuzz`, and the corpus that tests replay."""
