@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.faulty_build import SANITIZED
+from support.faulty_watch import IN_CHILD
 from support.mounts import file_system_of
+from support.sanitizers import examples, one_of_each
 
 ENGINES = ("io_uring", "libaio", "posix")
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
@@ -22,10 +25,21 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 settings.register_profile(
     "deepnvme",
     deadline=None,
-    max_examples=25,
+    max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("deepnvme")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not SANITIZED or IN_CHILD:  # the child of a fault-injection test is told what to run
+        return
+    chosen = one_of_each(items)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+    for item in items:
+        for marker in item.iter_markers("not_sanitized"):
+            item.add_marker(pytest.mark.skip(reason=f"not under sanitizers: {marker.args[0]}"))
 
 
 @pytest.fixture

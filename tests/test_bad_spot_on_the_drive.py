@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuseMount]:
 def expect(error: aio.AioError, path: Path, code: int, offset: int, nbytes: int) -> None:
     assert (error.errno, error.filename) == (code, str(path))
     assert (error.offset, error.nbytes) == (offset, nbytes)
+    assert os.strerror(code) in str(error)
     assert 0 <= error.nbytes_done < nbytes
 
 

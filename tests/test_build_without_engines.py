@@ -1,18 +1,25 @@
-"""Guards the build without liburing and libaio: it works, and says what is missing and why."""
+"""Engines are left out with a reason, compilers are taken as they come (F-08, F-09, F-10)."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# What conda has in CXXFLAGS: an older standard, no assertions, checks that need optimisation.
+CONDA_FLAGS = "-fvisibility-inlines-hidden -std=c++17 -fno-plt -ffunction-sections -pipe -DNDEBUG"
+CHECKED_FLAGS = f"{CONDA_FLAGS} -O2 -D_FORTIFY_SOURCE=2"
 
 # Run as: LIBRARY ROOT FILE, where the new extension is in LIBRARY and hides the one in ROOT.
 USE_IT = """
@@ -41,8 +48,19 @@ def no_headers(tmp_path: Path) -> dict[str, str]:
         (hidden / header).write_text(f'#error "{header} is hidden by a test"\n')
     choices = ("DEEPNVME_WITHOUT", "DEEPNVME_BACKEND")
     environment = {name: os.environ[name] for name in os.environ if name not in choices}
-    # Nothing here depends on speed, and unoptimised code compiles in half the time.
-    return environment | {"CPLUS_INCLUDE_PATH": str(hidden), "CXXFLAGS": "-O0"}
+    return environment | {"CPLUS_INCLUDE_PATH": str(hidden)}
+
+
+@pytest.fixture
+def conda(tmp_path: Path) -> dict[str, str]:
+    """Variables with which a conda environment has its compiler called: by another name."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler by the name of c++ or g++")
+    wrapper = tmp_path / "x86_64-conda-linux-gnu-c++"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@"\n')
+    wrapper.chmod(0o700)
+    return {"CXX": str(wrapper), "CXXFLAGS": CONDA_FLAGS}
 
 
 def run(*command: str, cwd: Path, environment: dict[str, str]) -> str:
@@ -54,8 +72,12 @@ def run(*command: str, cwd: Path, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.build
-def test_extension_works_without_both_libraries(tmp_path: Path, no_headers: dict[str, str]) -> None:
-    environment = no_headers | {"DEEPNVME_WITHOUT": "liburing,libaio"}
+def test_extension_works_without_both_libraries(
+    tmp_path: Path, no_headers: dict[str, str], conda: dict[str, str]
+) -> None:
+    # Nothing here depends on speed, and unoptimised code compiles in half the time.
+    conda["CXXFLAGS"] += " -O0"
+    environment = no_headers | conda | {"DEEPNVME_WITHOUT": "liburing,libaio"}
     library = tmp_path / "lib"
     build = ("setup.py", "build_ext", f"--build-lib={library}", f"--build-temp={tmp_path / 'temp'}")
     run(sys.executable, *build, cwd=ROOT, environment=environment)
@@ -86,17 +108,51 @@ def setup_script() -> ModuleType:
     return module
 
 
+@pytest.fixture(params=["liburing", "libaio"])
+def engine(request: pytest.FixtureRequest, setup_script: ModuleType) -> Any:
+    """An engine that can be left out, as setup.py knows it."""
+    return next(engine for engine in setup_script.ENGINES if engine.library == request.param)
+
+
 @pytest.mark.build
-@pytest.mark.parametrize("library", ["liburing", "libaio"])
 def test_missing_header_is_the_reason(
-    library: str,
+    engine: Any,
     setup_script: ModuleType,
     no_headers: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("DEEPNVME_WITHOUT", raising=False)
     monkeypatch.setenv("CPLUS_INCLUDE_PATH", no_headers["CPLUS_INCLUDE_PATH"])
-    engine = next(engine for engine in setup_script.ENGINES if engine.library == library)
     name, value = setup_script.probe(engine).define
-    assert name == f"DEEPNVME_{library.upper()}_REASON"
-    assert f"{library}.h is hidden by a test" in value
+    assert name == f"DEEPNVME_{engine.library.upper()}_REASON"
+    assert f"{engine.library}.h is hidden by a test" in value
+
+
+@pytest.mark.build
+def test_condas_compiler_finds_what_any_other_does(
+    engine: Any, setup_script: ModuleType, conda: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that works is not left out because of the flags that it is tried with."""
+    for name in ("DEEPNVME_WITHOUT", "CXXFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    plain = setup_script.probe(engine)
+    monkeypatch.setenv("CXX", conda["CXX"])
+    monkeypatch.setenv("CXXFLAGS", CHECKED_FLAGS)
+    assert setup_script.probe(engine) == plain
+
+
+@pytest.mark.build
+def test_an_unknown_name_of_a_library_is_refused(
+    setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPNVME_WITHOUT", "libaoi")
+    with pytest.raises(SystemExit, match=r"libaoi.*liburing, libaio"):
+        setup_script.left_out_by_the_user()
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("source", ["io/file.cpp", "sys/syscalls.cpp"])
+def test_open_and_its_flags_compile_with_checks(source: str, conda: dict[str, str]) -> None:
+    """O_DIRECT is known, and every open that may create a file has a mode."""
+    command = [conda["CXX"], *shlex.split(CHECKED_FLAGS), "-std=c++20", "-Werror", "-Icsrc"]
+    run(*command, "-fsyntax-only", f"csrc/{source}", cwd=ROOT, environment=dict(os.environ))

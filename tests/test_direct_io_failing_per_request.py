@@ -7,24 +7,13 @@ from typing import Any
 
 import pytest
 
+from support import statx
 from support.child import SUBMIT_CALLS, child_answer, injections, preload, run_child, with_strace
 from support.files import direct_alignment
 
 # A file system that promises to take memory at any address and whose drive does not: real EINVALs,
 # in the completion.
-LYING_STATX = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <sys/stat.h>
-typedef int (*function)(int, const char*, int, unsigned, struct statx*);
-int statx(int fd, const char* path, int flags, unsigned mask, struct statx* out) {
-    int result = ((function)dlsym(RTLD_NEXT, "statx"))(fd, path, flags, mask, out);
-    unsigned char* bytes = (unsigned char*)out;
-    unsigned* memory = (unsigned*)(bytes + 0x98);
-    if (result == 0 && *(unsigned*)(bytes + 0x9C) != 0) *memory = 1;
-    return result;
-}
-"""
+LYING_STATX = statx.alignment_of_memory(1)
 
 ROUND_TRIP = """
 import json, sys

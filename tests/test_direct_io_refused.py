@@ -1,4 +1,4 @@
-"""A file system without O_DIRECT works, and real errors are not taken for a refusal (F-01)."""
+"""A file system without O_DIRECT works; real errors are not taken for a refusal (F-01, F-07)."""
 
 from __future__ import annotations
 

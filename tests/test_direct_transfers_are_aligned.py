@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from support.child import child_answer, with_strace
+from support import statx
+from support.child import child_answer, preload, with_strace
 from support.files import direct_alignment
 from support.mounts import ext4_image
 
@@ -83,20 +85,27 @@ def direct_transfers(log: Path) -> list[tuple[int, int, int]]:
     return found
 
 
-def check(backend: str, path: Path, log: Path) -> None:
+def check(
+    backend: str,
+    path: Path,
+    log: Path,
+    alignment: tuple[int, int] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """`alignment` is what the file asks of addresses and of offsets, if it is not to be asked."""
     if backend == "io_uring":
         pytest.skip(
             "strace does not see the requests of a ring; its engine is handed the same chunks"
         )
     path.touch()
-    memory, offset = direct_alignment(path)
+    memory, offset = alignment or direct_alignment(path)
     wrapper = with_strace(
         log,
         "trace=openat,fcntl,pread64,pwrite64,io_submit",
         "raw=pread64,pwrite64",
         "abbrev=none",
     )
-    answer = child_answer(REQUESTS, backend, path, wrapper=wrapper)
+    answer = child_answer(REQUESTS, backend, path, wrapper=wrapper, environment=environment)
     assert answer["count"] == 6 * 4 * 4 * 2 * 2
     assert answer["same"]
     transfers = direct_transfers(log)
@@ -117,3 +126,10 @@ def test_on_sectors_of_4096_bytes(tmp_path: Path, backend: str) -> None:
         (sectors / "probe").touch()
         assert direct_alignment(sectors / "probe")[1] == 4096
         check(backend, sectors / "file", tmp_path / "log")
+
+
+def test_where_the_kernel_does_not_say(tmp_path: Path) -> None:
+    """The alignment of no drive is larger than a page's: it is kept, and O_DIRECT not given up."""
+    environment = preload(tmp_path, statx.silent())
+    with ext4_image(tmp_path / "image", 64 << 20, sector_size=4096) as sectors:
+        check("posix", sectors / "file", tmp_path / "log", (4096, 4096), environment)

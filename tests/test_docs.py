@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import aio
+import pinned_manager
 from support.child import run_child
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +49,8 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
     """In order, in one process, in an empty directory, with warnings as errors."""
     script = f"import os\nos.chdir({str(tmp_path)!r})\n{RUN_PAGE}"
     options = ("-W", "error", "-W", "ignore::DeprecationWarning:torch")
-    environment = {"PYTHONPATH": str(ROOT)}
+    search = filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
+    environment = {"PYTHONPATH": os.pathsep.join(search)}
     done = run_child(script, page, options=options, environment=environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -82,6 +85,12 @@ def test_every_method_is_described(page: str, described: type) -> None:
     assert missing == []
 
 
+def test_every_function_of_pinned_manager_is_described() -> None:
+    text = (DOCS / "pinning.md").read_text()
+    missing = [name for name in pinned_manager.__all__ if not re.search(rf"[`.]{name}\b", text)]
+    assert missing == []
+
+
 def test_every_environment_variable_is_described() -> None:
     text = (DOCS / "environment.md").read_text()
     used = set()
@@ -101,6 +110,7 @@ def test_every_file_is_on_the_map() -> None:
     assert wanted - named == set()
 
 
+@pytest.mark.not_sanitized("mypy looks at the shipped extension, whose types are the same")
 def test_stubs_match_the_extension() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     command = [sys.executable, "-m", "mypy.stubtest", "_deepnvme", "--concise"]

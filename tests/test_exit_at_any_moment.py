@@ -9,26 +9,17 @@ from support.child import run_child
 
 NBYTES = 150_001
 FILES = 12
-RUNS = 24  # for each engine
+RUNS = 48  # for each engine
 
 # Importing torch takes a second: a warm process forks, and every child goes through the whole exit
 # of an interpreter, at a moment that its number decides. argv: engine, folder, runs, bytes, files.
 SCRIPT = """
-import atexit, gc, os, random, sys, threading
+import atexit, random, sys, threading
 import torch, aio
 from support.buffers import fill, locked, pattern
+from support.many_exits import number_of_child
 backend, *folders, runs, nbytes, files = sys.argv[1:4] + list(map(int, sys.argv[4:]))
-
-gc.freeze()  # the last collection of a child passes what the parent imported, which takes a second
-for number in range(runs):
-    pid = os.fork()
-    if pid == 0:
-        break
-    _, status = os.waitpid(pid, 0)
-    if status:
-        sys.exit(f"child {number}: {os.waitstatus_to_exitcode(status)}")
-else:
-    sys.exit(0)
+number = number_of_child(runs)
 
 # Every other child on the drive, the others in memory.
 source = f"{folders[0]}/source"
@@ -110,7 +101,7 @@ def check(directory: Path) -> None:
 
 
 def test_in_forked_interpreters(disk: Path, tmpfs: Path, backend: str) -> None:
-    """With the runs of test_interpreter_exit.py, two hundred."""
+    """Each child ends at another moment, half of them with files on a drive."""
     (disk / "source").write_bytes(pattern(NBYTES))
     done = run_child(SCRIPT, backend, disk, tmpfs, RUNS, NBYTES, FILES, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -119,20 +110,12 @@ def test_in_forked_interpreters(disk: Path, tmpfs: Path, backend: str) -> None:
 
 
 DAEMONS = """
-import gc, os, sys, threading
+import sys, threading
 import torch, aio
 from _deepnvme import pin
+from support.many_exits import number_of_child
 backend, path, runs = sys.argv[1], sys.argv[2], int(sys.argv[3])
-gc.freeze()
-for number in range(runs):
-    pid = os.fork()
-    if pid == 0:
-        break
-    _, status = os.waitpid(pid, 0)
-    if status:
-        sys.exit(f"child {number}: {os.waitstatus_to_exitcode(status)}")
-else:
-    sys.exit(0)
+number = number_of_child(runs)
 
 def for_ever(call):
     def loop():

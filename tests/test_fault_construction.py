@@ -1,7 +1,7 @@
 """Making a handle fails with its reason, or works, whichever of its system calls fails.
 
 Guards against handles that are half there: threads, rings, contexts and descriptors left behind by
-a constructor, and an engine that is given up although another would do.
+a constructor, and an engine that is given up although another would do (F-05, F-06).
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ from support.counters import held_now, until
 from support.faulty_schedules import ENGINE_SCHEDULES, PHASES, Schedule, faults, injected_errnos
 from support.faulty_watch import watch
 from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload
+from support.sanitizers import examples
 
 pytest_plugins = ["support.faulty_process"]
 
-EXAMPLES = 15  # each leaves the staging blocks of its workers behind, as it must
+EXAMPLES = examples(15)  # each leaves the staging blocks of its workers behind, as it must
 
 # The posix engine has no call that could fail at reaping.
 in_the_kernel = pytest.mark.parametrize("backend", ["io_uring", "libaio"], indirect=True)

@@ -17,13 +17,14 @@ from support.buffers import pattern, shifted
 from support.faulty_example import attempt, nothing_kept
 from support.faulty_schedules import PHASES, SUBMITS, TRANSIENT, Schedule, faults
 from support.faulty_watch import watch
+from support.sanitizers import examples
 
 pytest_plugins = ["support.faulty_process"]
 
 BLOCK = 1 << 20
 BLOCKS = 24  # Staging::default_bytes in blocks of this size
 NBYTES = (BLOCKS + 3) * BLOCK + 4096
-EXAMPLES = 10
+EXAMPLES = examples(10)
 
 
 @pytest.fixture

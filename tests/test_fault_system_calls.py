@@ -1,7 +1,7 @@
 """Whatever system call of a request fails, and however often, the request is done or says why not.
 
 Guards against calls whose failure is overlooked or reported as another one, and against what is
-kept after it: descriptors, threads, memory, regions, the handle itself.
+kept after it: descriptors, threads, memory, regions, the handle itself (E-24).
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ import _deepnvme
 import aio
 from support.buffers import tensor_of
 from support.counters import status_kb
-from support.faulty_example import Report, attempt, explained, nothing_kept, run_example
+from support.faulty_example import (
+    Example,
+    Report,
+    attempt,
+    examples_with,
+    explained,
+    nothing_kept,
+    run_example,
+)
 from support.faulty_schedules import (
     ALL_CALLS,
     CALL_SCHEDULES,
@@ -27,23 +35,18 @@ from support.faulty_schedules import (
     injected_errnos,
 )
 from support.faulty_watch import watch
-from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload, still_works
+from support.faulty_workload import Workload, still_works
+from support.sanitizers import examples
 
 pytest_plugins = ["support.faulty_process"]
 
-EXAMPLES = 60
+EXAMPLES = examples(60)
 
 
 @settings(max_examples=EXAMPLES, phases=PHASES)
-@given(options=OPTIONS, schedule=CALL_SCHEDULES, draws=WORKLOADS)
-def test_some_calls_fail(
-    directory: Path,
-    backend: str,
-    options: dict[str, Any],
-    schedule: Schedule,
-    draws: list[Draw],
-) -> None:
-    run_example(directory, backend, options, schedule, draws, only_with_injected_errnos)
+@given(example=examples_with(CALL_SCHEDULES))
+def test_some_calls_fail(directory: Path, backend: str, example: Example) -> None:
+    run_example(directory, backend, example, only_with_injected_errnos)
 
 
 def only_with_injected_errnos(workload: Workload, report: Report) -> None:
@@ -115,6 +118,24 @@ def test_size_that_cannot_be_asked_is_not_the_end_of_a_file(disk: Path, backend:
             assert found == data
         else:
             assert error.errno == errno.EIO
+
+
+def test_page_cache_that_cannot_be_had_for_the_rest(disk: Path, backend: str) -> None:
+    """A direct transfer stops inside its first block, and no second descriptor is to be had."""
+    data = bytes(range(256)) * 4096
+    (disk / "file").write_bytes(data)
+    with nothing_kept(), Schedule().installed(), aio.aio_handle(backend=backend) as handle:
+        Schedule(fates=(100,), calls=(("open", 1, 1, errno.EMFILE),)).install()
+        found = bytearray(len(data))
+        handle.async_pread(found, disk / "file")
+        completed, error = attempt(handle.wait, aio.AioError)
+        if faults.report()["failed_calls"]:
+            assert (error.errno, error.nbytes_done) == (errno.EMFILE, 0)
+        else:  # the file takes no direct I/O here
+            assert completed == 1
+            assert found == data
+        faults.clear()
+        still_works(handle, disk)
 
 
 def _try(call: Any, target: Any = None, expected: bytes = b"") -> Any:

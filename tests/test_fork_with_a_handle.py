@@ -1,4 +1,4 @@
-"""An inherited handle raises at once in a forked child, and the parent goes on (D-04, D-08)."""
+"""An inherited handle raises at once in a forked child, and the parent goes on (D-04, E-06)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""free_cpu_locked_tensor answers True once, for the base of a pinned region (E-06, E-07)."""
+"""free_cpu_locked_tensor answers True once, for the base of a region (E-05, E-06, E-07)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a full drive what fits is whole, what does not says ENOSPC, and memory is as it was (A-01)."""
+"""On a full drive what fits is whole, what does not says ENOSPC, nothing is kept (A-01, C-14)."""
 
 from __future__ import annotations
 

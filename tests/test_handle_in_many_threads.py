@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,28 +15,10 @@ import aio
 import support.torch_threads  # noqa: F401
 from support.buffers import pattern, raw, tensor_of
 from support.counters import counters
+from support.threads import in_threads
 
 ROUNDS = 30
 NBYTES = 70_001
-
-
-def in_threads(*work: Callable[[], None]) -> None:
-    """Run each in a thread of its own; the first failure is raised here."""
-    failures: list[BaseException] = []
-
-    def guarded(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

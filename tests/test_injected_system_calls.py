@@ -1,4 +1,4 @@
-"""Failing system calls of a live process: retried, done without, or reported; bytes are right."""
+"""Failing system calls of a live process: retried, done without, or reported (A-08, A-10)."""
 
 from __future__ import annotations
 

@@ -13,21 +13,13 @@ NBYTES = 100_001
 
 # Importing torch takes most of a second: the process forks, and each child ends as a script does.
 SCRIPT = """
-import os, sys, threading
+import sys, threading
 import torch, aio
 from support.buffers import fill, locked, pattern
+from support.many_exits import number_of_child
 backend, folder, rounds, pending, nbytes = sys.argv[1:3] + list(map(int, sys.argv[3:]))
 
-children = []
-for number in range(rounds):
-    pid = os.fork()
-    if pid == 0:
-        break
-    children.append(pid)
-else:
-    ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    sys.exit(f"ended with {ends}" if any(ends) else 0)
-
+number = number_of_child(rounds, at_once=True)
 handle = aio.aio_handle(backend=backend, intra_op_parallelism=2)
 pinned = [locked(handle, nbytes) for _ in range(4)]
 cycle = [locked(handle, 5000), aio.aio_handle(backend=backend)]

@@ -99,15 +99,22 @@ def test_the_machine_is_out_of_contexts(disk: Path) -> None:
     check(answer)
 
 
-def test_more_handles_than_the_machine_has_room_for(disk: Path) -> None:
-    """Contexts of 16385 each: as many as there is room for, then an error; all is given back."""
+# Contexts of 16384 transfers, and many that are as large as they usually are.
+@pytest.mark.parametrize(("most", "depth", "parallelism"), [(20, 16384, 1), (200, 128, 8)])
+def test_more_handles_than_the_machine_has_room_for(
+    most: int, depth: int, parallelism: int
+) -> None:
+    """As many as there is room for, then an error; all is given back."""
     script = """
-import json
+import json, sys
 import aio
+most, depth, parallelism = map(int, sys.argv[1:])
 handles, refused = [], ""
-for _ in range(20):
+for _ in range(most):
     try:
-        handles.append(aio.aio_handle(queue_depth=16384, backend="libaio"))
+        handles.append(
+            aio.aio_handle(queue_depth=depth, intra_op_parallelism=parallelism, backend="libaio")
+        )
     except RuntimeError as error:
         refused = str(error)
         break
@@ -120,8 +127,8 @@ print(json.dumps([count, refused]))
     before = int(used.read_text())
     if before != 0:
         pytest.skip("somebody on this machine uses kernel AIO (fs.aio-nr is not 0)")
-    count, refused = child_answer(script)
-    if int(Path("/proc/sys/fs/aio-max-nr").read_text()) <= 20 * 16385:
-        assert 1 <= count < 20
+    count, refused = child_answer(script, most, depth, parallelism)
+    if int(Path("/proc/sys/fs/aio-max-nr").read_text()) <= most * depth * parallelism:
+        assert 1 <= count < most
         assert "fs.aio-max-nr" in refused
     until(lambda: int(used.read_text()) <= before, "contexts given back")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import aio
 from support.buffers import pattern
 from support.layouts import OFFSETS, SIZES, Memory, MemoryDraw, memories
+from support.sanitizers import examples
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -347,7 +348,7 @@ class Named:
             os.close(self.descriptor)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     options=OPTIONS,
     sizes=st.fixed_dictionaries({name: st.none() | SIZES | OFFSETS for name in NAMES}),

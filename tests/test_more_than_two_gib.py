@@ -1,4 +1,4 @@
-"""A tensor of more than 2 GiB arrives whole, though no call moves so much (A-13, A-14)."""
+"""Tensors beyond 2 and 4 GiB arrive whole, though no call moves so much (A-13, A-14)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from support.files import need_memory, need_room
 
 NBYTES = (1 << 31) + (200 << 20) + 8  # beyond 2 GiB, a multiple of 8 and of no sector
+FOUR_GIB = 1 << 32
+BEYOND = FOUR_GIB + (300 << 20) + 8
 
 
 def numbered(first: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -53,3 +56,35 @@ def test_a_single_buffered_transfer(tmpfs: Path, make_handle: Any) -> None:
     numbers = torch.from_numpy(numbered(0, NBYTES).view(np.int64))
     assert handle.sync_pwrite(numbers, str(path)) == 1
     check_file(path, NBYTES)
+
+
+@pytest.fixture(scope="module")
+def giant() -> Any:
+    """Memory beyond 4 GiB, shared by the engines."""
+    need_memory(BEYOND + (4 << 30))
+    tensor = torch.empty(BEYOND, dtype=torch.uint8)
+    yield tensor
+    del tensor
+
+
+def test_a_read_beyond_four_gib(
+    tmpfs: Path, backend: str, make_handle: Any, giant: torch.Tensor
+) -> None:
+    """By one worker, from a file whose few written bytes tell where they came from."""
+    handle = make_handle(backend, block_size=4 << 30, intra_op_parallelism=1)
+    path = tmpfs / "file"
+    edges = (0, 1 << 30, 0x7FFFF000, 1 << 31, FOUR_GIB)
+    marks = sorted({edge + step for edge in edges for step in (-8, 0, 4096)} - {-8} | {BEYOND - 8})
+    with path.open("wb") as file:
+        file.truncate(BEYOND)
+        for mark in marks:
+            file.seek(mark)
+            file.write((mark + 1).to_bytes(8, "little"))
+    giant[::4096] = 0xEE
+    assert handle.sync_pread(giant, path) == 1
+    found = giant.numpy()[: BEYOND // 8 * 8].view(np.uint64)
+    for mark in marks:
+        assert int(found[mark // 8]) == mark + 1
+        found[mark // 8] = 0
+    assert not found[:: 4096 // 8].any(), "a page that the read left out"
+    assert sum(handle.stats()["bytes"]["read"].values()) == BEYOND

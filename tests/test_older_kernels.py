@@ -1,4 +1,4 @@
-"""A kernel that lacks a system call or a flag is used without it; bytes are right (F-05, F-10)."""
+"""A kernel that lacks a system call or a flag is used without it; bytes are right (F-05)."""
 
 from __future__ import annotations
 

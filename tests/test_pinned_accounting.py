@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +23,8 @@ import _deepnvme
 import aio
 from support.buffers import PAGE, locked
 from support.counters import status_kb
+from support.sanitizers import examples
+from support.threads import in_threads
 
 SIZES = st.one_of(st.integers(1, 3 * PAGE), st.integers(1, 600_000))
 
@@ -124,7 +126,10 @@ class Accounts(RuleBasedStateMachine):
 
 def test_any_sequence() -> None:
     run: Any = run_state_machine_as_test  # has no annotations
-    run(Accounts, settings=settings(max_examples=20, stateful_step_count=25, deadline=None))
+    run(
+        Accounts,
+        settings=settings(max_examples=examples(20), stateful_step_count=25, deadline=None),
+    )
 
 
 def test_eight_threads() -> None:
@@ -132,35 +137,25 @@ def test_eight_threads() -> None:
     gc.collect()
     _deepnvme.pin.empty_cache()
     before, locked_kb = _deepnvme.pin.stats(), status_kb("VmLck")
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
         choose = random.Random(number)
         pins = aio.pin_handle()
         mine: list[torch.Tensor] = []
-        try:
-            for _ in range(200):
-                if not mine or choose.random() < 0.5:
-                    tensor = locked(pins, choose.choice([1, 4096, 5000, 300_000, 700_000]))
-                    tensor[0] = number
-                    tensor[-1] = number
-                    mine.append(tensor)
-                    continue
-                tensor = mine.pop(choose.randrange(len(mine)))
-                assert (int(tensor[0]), int(tensor[-1])) == (number, number)
-                if choose.random() < 0.5:
-                    assert pins.free_cpu_locked_tensor(tensor) is True
-                    assert pins.free_cpu_locked_tensor(tensor) is False
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(200):
+            if not mine or choose.random() < 0.5:
+                tensor = locked(pins, choose.choice([1, 4096, 5000, 300_000, 700_000]))
+                tensor[0] = number
+                tensor[-1] = number
+                mine.append(tensor)
+                continue
+            tensor = mine.pop(choose.randrange(len(mine)))
+            assert (int(tensor[0]), int(tensor[-1])) == (number, number)
+            if choose.random() < 0.5:
+                assert pins.free_cpu_locked_tensor(tensor) is True
+                assert pins.free_cpu_locked_tensor(tensor) is False
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    in_threads(*[partial(work, number) for number in range(8)])
     _deepnvme.pin.empty_cache()
     after = _deepnvme.pin.stats()
     assert (after["in_use"], after["regions"]) == (before["in_use"], before["regions"])

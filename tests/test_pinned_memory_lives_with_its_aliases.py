@@ -41,17 +41,15 @@ ALIASES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def some_byte(alias: Any) -> int:
-    """A byte of the memory behind any of the aliases."""
+def seen_through(alias: Any) -> Any:
+    """The bytes behind any of the aliases, as a tensor or a buffer."""
     if callable(alias):
-        alias = alias()
+        return alias()
     if type(alias).__name__ == "PyCapsule":
-        alias = torch.utils.dlpack.from_dlpack(alias)
+        return torch.utils.dlpack.from_dlpack(alias)
     if isinstance(alias, torch.UntypedStorage):
-        return int(alias[77])
-    if isinstance(alias, torch.Tensor):
-        return int(alias.view(torch.uint8)[77])
-    return int(alias[77])
+        return torch.empty(0, dtype=torch.uint8).set_(alias)
+    return alias.view(torch.uint8) if isinstance(alias, torch.Tensor) else alias
 
 
 @pytest.mark.parametrize("nbytes", [NBYTES, 20_000], ids=["large", "small"])
@@ -69,8 +67,10 @@ def test_the_last_alias(name: str, nbytes: int) -> None:
         assert address not in [other.data_ptr() for other in churn]
         churn.clear()
         assert _deepnvme.pin.stats()["in_use"] == before + nbytes + -nbytes % 4096
-        assert some_byte(alias) == 42
-        del alias
+        seen = seen_through(alias)
+        assert int(seen[77]) == 42
+        assert pins.is_pinned(seen)
+        del alias, seen
         gc.collect()
         assert _deepnvme.pin.stats()["in_use"] == before
 

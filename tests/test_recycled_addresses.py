@@ -18,7 +18,8 @@ from support.buffers import locked
 from support.counters import counters
 
 ROUNDS = 8
-NBYTES = 1 << 20
+MANY_ROUNDS = 10_000
+NBYTES = 300 << 10  # a mapping of its own, which smaller regions share
 
 
 def freed(pins: Any) -> int:
@@ -67,13 +68,20 @@ def of_a_closed_handle(pins: Any) -> int:
         return tensor.data_ptr()
 
 
-@pytest.mark.parametrize(
-    "let_go",
-    [
-        *(freed, freed_by_pointer, collected, collected_in_a_cycle),
-        *(rebound, through_an_alias, of_a_closed_handle),
-    ],
-)
+def not_resized(pins: Any) -> int:
+    """The storage is not torch's to shrink: refused, and the region is what it was."""
+    tensor = locked(pins, NBYTES)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        tensor.untyped_storage().resize_(0)
+    assert pins.is_pinned(tensor)
+    return tensor.data_ptr()
+
+
+WAYS = [freed, freed_by_pointer, collected, collected_in_a_cycle, rebound, through_an_alias]
+WAYS += [of_a_closed_handle, not_resized]
+
+
+@pytest.mark.parametrize("let_go", WAYS)
 def test_it_is_ordinary(let_go: Callable[[Any], int]) -> None:
     pins = aio.pin_handle()
     with counters():
@@ -91,6 +99,19 @@ def test_it_is_ordinary(let_go: Callable[[Any], int]) -> None:
                 assert pins.is_pinned(tensor) is False
                 del again, tensor, view
             _deepnvme.pin.empty_cache()
+
+
+def test_ten_thousand_times() -> None:
+    """Nothing is remembered of a region however many there have been at its address."""
+    pins = aio.pin_handle()
+    ways = [freed, freed_by_pointer, collected, rebound, through_an_alias, not_resized]
+    with counters():
+        for number in range(MANY_ROUNDS):
+            address = ways[number % len(ways)](pins)
+            _deepnvme.pin.empty_cache()
+            with mapped_at(address, NBYTES) as memory:
+                assert pins.is_pinned(memory) is False
+                assert number % 10 or pins.is_pinned(locked(pins, NBYTES))
 
 
 def test_a_pooled_address_is_not_pinned() -> None:

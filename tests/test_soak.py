@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_a_few_seconds(disk: Path) -> None:
+    search = filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
     command = [sys.executable, "-m", "tests.soak", "--minutes", "0.1", "--dir", str(disk)]
     done = subprocess.run(
         [*command, "--seed", "7", "--processes", "2"],
-        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
         capture_output=True,
         text=True,
         timeout=100,

@@ -10,20 +10,23 @@ import torch
 
 from support.buffers import pattern, raw, tensor_of
 
-ROUNDS = 60
-NBYTES = (1 << 20) + 17
+ROUNDS = 170  # of each engine on each kind of storage, a thousand of all
+NBYTES = (1 << 18) + 17
+LARGE = 8 << 20
 
 
 def test_writes(directory: Path, backend: str, make_handle: Any) -> None:
     handle = make_handle(backend, intra_op_parallelism=2)
+    source = pattern(LARGE + ROUNDS)
     for index in range(ROUNDS):
-        data = pattern(NBYTES, index)
-        path = directory / f"{index % 4}"
+        data = source[index : index + (NBYTES if index % 34 else LARGE)]
+        path = directory / f"{index}"
         thread = threading.Thread(target=handle.async_pwrite, args=(tensor_of(data), path))
         thread.start()
         thread.join()
         assert handle.wait() == 1
         assert path.read_bytes() == data
+        path.unlink()
 
 
 def test_reads_by_many_threads_at_once(directory: Path, backend: str, make_handle: Any) -> None:

@@ -1,4 +1,4 @@
-"""Memory at any address works: torch's own, and slices of pinned tensors (B-02)."""
+"""Memory at any address works: torch's own, and slices of pinned tensors (B-02, B-05)."""
 
 from __future__ import annotations
 

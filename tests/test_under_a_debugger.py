@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import aio
-from support.child import child_answer, run_child, with_strace
+from support.child import REAP_CALLS, SUBMIT_CALLS, child_answer, run_child, with_strace
+from support.files import need_memory
 
 SCRIPT = """
 import json, sys
@@ -42,6 +43,35 @@ def test_strace(disk: Path, tmp_path: Path, backend: str) -> None:
     assert child_answer(SCRIPT, backend, disk / "file", wrapper=wrapper) == RIGHT
 
 
+ONE_LARGE = """
+import json, sys
+import torch, aio
+from support.counters import status_kb
+backend, path, nbytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with open(path, "wb") as file:
+    file.truncate(nbytes)
+target = torch.full((nbytes,), 0xEE, dtype=torch.uint8)
+with aio.aio_handle(backend=backend) as handle:
+    handle.sync_pread(target[: 64 << 20], path)
+    before = status_kb("VmHWM")
+    handle.async_pread(target, path)
+    counted = handle.wait()
+    grown = status_kb("VmHWM") - before
+print(json.dumps([counted, bool((target[::512] == 0).all()), grown < (8 << 10)]))
+"""
+
+
+def test_one_large_request(disk: Path, tmp_path: Path, backend: str) -> None:
+    """A request of 512 MiB costs no memory of its own, however slow its calls are made."""
+    nbytes = 512 << 20
+    need_memory(2 * nbytes)
+    calls = {*REAP_CALLS.values(), *SUBMIT_CALLS.values()}
+    wrapper = with_strace(tmp_path / "log", f"trace={','.join(calls)}")
+    answer = child_answer(ONE_LARGE, backend, disk / "file", nbytes, wrapper=wrapper)
+    assert answer == [1, True, True]
+
+
+@pytest.mark.not_sanitized("gdb and the sanitizers wait for each other")
 def test_gdb(disk: Path) -> None:
     """Threads are reported, signals pass through the debugger, and the exit is clean."""
     if shutil.which("gdb") is None:

@@ -49,9 +49,10 @@ def run(options: argparse.Namespace, seed: int) -> tuple[Tally, list[str]]:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory("", "soak-", options.dir)))
         small = small_drive(undo, folder / "small")
         report = context.Queue()
-        until = time.monotonic() + 60 * options.minutes
         workers = [
-            context.Process(target=work, args=(folder, small, seed + n, until, report))
+            context.Process(
+                target=work, args=(folder, small, seed + n, 60 * options.minutes, report)
+            )
             for n in range(options.processes)
         ]
         for worker in workers:

@@ -278,16 +278,19 @@ def memory_bytes(buffer: torch.Tensor | bytearray) -> int:
     return len(buffer) if isinstance(buffer, bytearray) else buffer.nbytes
 
 
-def work(directory: Path, small: Path | None, seed: int, until: float, report: Any) -> None:
-    """Rounds until `until` (time.monotonic()); a Tally to `report` after each, and None last."""
+def work(directory: Path, small: Path | None, seed: int, seconds: float, report: Any) -> None:
+    """Rounds for `seconds`, at least one; a Tally to `report` after each, and None last."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when the end is
     torch.set_num_threads(1)
     load = Load(directory, small, seed)
+    until = time.monotonic() + seconds
     try:
-        while time.monotonic() < until:
+        while True:
             load.tally = Tally()
             load.round()
             report.put(load.tally)
+            if time.monotonic() >= until:
+                break
         load.close()
     finally:
         report.put(None)
