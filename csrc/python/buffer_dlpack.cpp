@@ -53,6 +53,17 @@ py::object exported(py::handle object) {
     }
 }
 
+// An exporter may say anything.
+int64_t checked_product(int64_t bytes, int64_t factor) {
+    int64_t product = 0;
+    if (factor < 0 || __builtin_mul_overflow(bytes, factor, &product)) {
+        throw py::value_error("the DLPack tensor says that it has a dimension of " +
+                              std::to_string(factor) + " elements of " + std::to_string(bytes) +
+                              " bytes, which cannot be; correct its exporter");
+    }
+    return product;
+}
+
 }  // namespace
 
 bool has_dlpack(py::handle object) {
@@ -92,7 +103,6 @@ BufferView view_dlpack(py::handle object) {
     }
     view.itemsize = bits / 8;
     view.data = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
-    view.nbytes = view.itemsize;
     auto expected =
         static_cast<int64_t>(view.itemsize);  // row-major stride of the dimension at hand
     for (int d = tensor->ndim - 1; d >= 0; --d) {
@@ -100,9 +110,9 @@ BufferView view_dlpack(py::handle object) {
         if (tensor->strides != nullptr && length > 1) {
             view.contiguous &= tensor->strides[d] * static_cast<int64_t>(view.itemsize) == expected;
         }
-        expected *= length;
-        view.nbytes *= static_cast<size_t>(length);
+        expected = checked_product(expected, length);
     }
+    view.nbytes = static_cast<size_t>(expected);
     view.contiguous |= view.nbytes == 0;
     if (!view.contiguous) {
         for (int d = 0; d < tensor->ndim; ++d) {

@@ -35,6 +35,11 @@ class _Tensor(ctypes.Structure):
     )
 
 
+def dlpack_tensor(address: int, bits: int, shape: Any, strides: Any) -> _Tensor:
+    """A tensor in host memory; arrays of c_int64, or None for no strides."""
+    return _Tensor(address, _Device(1, 0), len(shape), _DataType(1, bits, 1), shape, strides, 0)
+
+
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
