@@ -160,8 +160,10 @@ class _CallbackThread:
             future._ticket.notify(self._channel, token)
 
     def _run(self, channel: CompletionChannel) -> None:
+        poll = select.poll()  # which, unlike select(), takes descriptors above 1023
+        poll.register(channel.fileno(), select.POLLIN)
         while True:
-            select.select([channel.fileno()], [], [])
+            poll.poll()
             for token in channel.take():
                 with self._lock:
                     future, callback = self._pending.pop(token)
