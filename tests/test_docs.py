@@ -12,6 +12,7 @@ import pytest
 
 import aio
 import pinned_manager
+from aio.swap import StoreFuture, SwapStore
 from support.child import run_child
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +76,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "described"),
-    [("handles.md", aio.aio_handle), ("handles.md", aio.IOFuture), ("pinning.md", aio.pin_handle)],
+    [
+        ("handles.md", aio.aio_handle),
+        ("handles.md", aio.IOFuture),
+        ("pinning.md", aio.pin_handle),
+        ("swapping.md", SwapStore),
+        ("swapping.md", StoreFuture),
+    ],
 )
 def test_every_method_is_described(page: str, described: type) -> None:
     text = (DOCS / page).read_text()
