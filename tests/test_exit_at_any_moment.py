@@ -6,10 +6,11 @@ from pathlib import Path
 
 from support.buffers import pattern
 from support.child import run_child
+from support.sanitizers import examples
 
 NBYTES = 150_001
 FILES = 12
-RUNS = 48  # for each engine
+RUNS = examples(48)  # for each engine
 
 # Importing torch takes a second: a warm process forks, and every child goes through the whole exit
 # of an interpreter, at a moment that its number decides. argv: engine, folder, runs, bytes, files.
@@ -148,7 +149,7 @@ while len(calls) < len(ways) or sum(calls.values()) < 20 * number:
 def test_daemon_threads_inside_calls(tmpfs: Path, backend: str) -> None:
     """They never return to Python; the process ends around them, without a word."""
     (tmpfs / "file").write_bytes(pattern(NBYTES))
-    done = run_child(DAEMONS, backend, tmpfs / "file", 12)
+    done = run_child(DAEMONS, backend, tmpfs / "file", examples(12))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

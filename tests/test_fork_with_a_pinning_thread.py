@@ -6,10 +6,11 @@ import aio
 from support.buffers import locked
 from support.child import child_answer
 from support.forks import expect_child_ok, fork_and
+from support.sanitizers import examples
 from support.threads import meanwhile
 
 FORKS = 20
-MANY_FORKS = 300
+MANY_FORKS = examples(300)
 
 
 def test_each_child_pins() -> None:

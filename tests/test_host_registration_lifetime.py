@@ -45,7 +45,8 @@ def accelerator() -> Iterator[FakeAccelerator]:
 
 @pytest.fixture
 def nothing_is_kept() -> Iterator[None]:
-    """Freed memory is given back at once."""
+    """Freed memory is given back at once; nothing of other tests shares a mapping with it."""
+    gc.collect()
     limit = get_cache_limit()
     set_cache_limit(0)
     yield

@@ -11,6 +11,8 @@ import torch
 
 from support.files import need_memory, need_room
 
+pytestmark = pytest.mark.not_sanitized("gigabytes take minutes; few of them go through other code")
+
 NBYTES = (1 << 31) + (200 << 20) + 8  # beyond 2 GiB, a multiple of 8 and of no sector
 FOUR_GIB = 1 << 32
 BEYOND = FOUR_GIB + (300 << 20) + 8
