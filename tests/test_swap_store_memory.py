@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from aio.swap import SwapStore
@@ -35,6 +36,7 @@ with SwapStore(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.not_sanitized("their shadow memory is resident too")
 def test_peak(disk: Path) -> None:
     """320 MiB through at most a few blocks; what objects and page tables take is allowed for."""
     need_memory(900 * MIB)
