@@ -38,7 +38,7 @@ def step():
 def finish():
     if how == "exit":
         sys.exit(0)
-    if how == "atexit":
+    if how == "atexit" and handle is not None:
         atexit.register(lambda: handle.async_pwrite(pattern(nbytes), f"{folder}/{number}.late"))
     raise EOFError
 
