@@ -14,6 +14,7 @@ import torch
 import aio
 from support.buffers import fill, locked, pattern, raw
 from support.counters import counters, until
+from support.files import fill_up
 from support.mounts import ext4_image, small_tmpfs
 
 MIB = 1 << 20
@@ -66,17 +67,6 @@ def check(error: aio.AioError, paths: list[Path], tensors: list[torch.Tensor]) -
             assert 0 <= failure.nbytes_done < NBYTES
         else:
             assert path.read_bytes() == data
-
-
-def fill_up(path: Path) -> None:
-    """Take all of the room."""
-    with path.open("wb", buffering=0) as rest:
-        try:
-            while True:
-                rest.write(bytes(4096))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
 
 
 def test_many_at_once(small: Path, backend: str, make_handle: Any) -> None:

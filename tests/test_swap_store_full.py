@@ -12,6 +12,7 @@ import torch
 
 from aio.swap import SwapFullError, SwapStore
 from support.buffers import pattern, raw, tensor_of
+from support.files import fill_up
 from support.mounts import ext4_image, small_tmpfs
 
 MIB = 1 << 20
@@ -90,16 +91,6 @@ def test_another_directory_takes_the_rest(drive: Path, disk: Path, make_handle: 
         data = pattern(40 * MIB)
         store.put("big", [tensor_of(data)]).result()
         assert raw(store.get("big").result()[0]) == data
-
-
-def fill_up(path: Path) -> None:
-    with path.open("wb", buffering=0) as rest:
-        try:
-            while True:
-                rest.write(bytes(4096))
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
 
 
 def test_a_drive_with_no_room_at_all(drive: Path, make_handle: Any) -> None:

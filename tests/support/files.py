@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -101,3 +102,14 @@ def direct_alignment(path: Path) -> tuple[int, int]:
     if not mask & direct_io_alignment or not offset:
         pytest.skip(f"{path.parent} does not say that it takes direct I/O (STATX_DIOALIGN)")
     return memory, offset
+
+
+def fill_up(path: Path) -> None:
+    """Take all of the room."""
+    with path.open("wb", buffering=0) as rest:
+        try:
+            while True:
+                rest.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
