@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -46,6 +47,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for marker in item.iter_markers("not_sanitized"):
             item.add_marker(pytest.mark.skip(reason=f"not under sanitizers: {marker.args[0]}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # so that collecting before each test looks only at what tests have made
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_of_earlier_tests() -> None:
+    """What an earlier test held in cycles, such as a traceback's, would go in the middle of this
+    one, and change the counters that it compares.
+    """
+    gc.collect()
 
 
 @pytest.fixture
