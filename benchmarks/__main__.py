@@ -27,6 +27,7 @@ from . import (
     machine,
     many_files,
     mixed_state,
+    optimizer_step,
     pinning,
     report,
     small_ops,
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Context], Result]] = {
     "many_files": many_files.run,
     "mixed_state": mixed_state.run,
     "small_ops": small_ops.run,
+    "optimizer_step": optimizer_step.run,
     "pinning": pinning.run,
 }
 

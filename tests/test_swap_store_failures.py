@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import aio
 from aio.swap import StoreFuture, SwapError, SwapStore
 from pinned_manager import pinned_stats
+from support.broken_store import broken_file
 from support.buffers import pattern, raw, tensor_of
 from support.counters import until
 from support.held_transfer import held_transfer
@@ -31,19 +31,6 @@ def store(disk: Path, make_handle: Callable[..., Any]) -> Iterator[SwapStore]:
     with SwapStore(disk, make_handle()) as made:
         made.put("x", [tensor_of(OLD)]).result()
         yield made
-
-
-@contextmanager
-def broken_file(store: SwapStore) -> Iterator[str]:
-    """Every request on the store's file fails with EISDIR, until it is back."""
-    path = store.stats()["directories"][0]["path"] + "/segment-000000"
-    os.rename(path, path + ".aside")
-    os.mkdir(path)
-    try:
-        yield path
-    finally:
-        os.rmdir(path)
-        os.rename(path + ".aside", path)
 
 
 def test_a_failed_put_leaves_the_old_content(store: SwapStore) -> None:

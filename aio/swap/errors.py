@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class SwapError(RuntimeError):
@@ -49,3 +49,44 @@ class ChecksumError(OSError):
         self.nbytes = nbytes
         self.expected = expected
         self.actual = actual
+
+
+class SwapStepError(OSError):
+    """A transfer of states failed in the middle of a step; errno and ``filename`` are the cause's.
+
+    ``operation``: "read" or "write". ``parameters``: whose states it was about, by name, or by
+    index where they have none. ``updated`` and ``not_updated``: parameters that are as after the
+    step, and as before it, their states too.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        parameters: Sequence[str],
+        updated: Sequence[str],
+        not_updated: Sequence[str],
+        cause: BaseException,
+    ) -> None:
+        number = getattr(cause, "errno", None) or errno.EIO
+        states = "are the old ones" if operation == "read" else "are the new ones, kept in memory"
+        super().__init__(
+            number,
+            f"{operation} of the states of {_shown(parameters)} failed: {cause}. Their states "
+            f"{states}. {len(updated)} parameters and their states are as after this step"
+            f"{_listed(updated)}, {len(not_updated)} as before it{_listed(not_updated)}. "
+            "finish_step() does the rest, or load a checkpoint of model and optimizer",
+            getattr(cause, "filename", None),
+        )
+        self.operation = operation
+        self.parameters = list(parameters)
+        self.updated = list(updated)
+        self.not_updated = list(not_updated)
+
+
+def _shown(labels: Sequence[str]) -> str:
+    more = len(labels) - 4
+    return ", ".join(labels[:4]) + (f" and {more} more" if more > 0 else "")
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return f" ({_shown(labels)})" if labels else ""

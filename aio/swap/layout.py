@@ -195,7 +195,7 @@ def _items(tensors: Tensors) -> list[tuple[str, torch.Tensor]]:
 def _spec_of(tensor: torch.Tensor, where: str) -> TensorSpec:
     _check_plain(tensor, where)
     stride = tensor.stride()
-    if not _is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
+    if not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
         stride = _row_major(tensor.shape)
     return TensorSpec(tensor.dtype, tensor.shape, stride, tensor.numel() * tensor.element_size())
 
@@ -216,7 +216,7 @@ def _dimensions(tensor: torch.Tensor) -> list[tuple[int, int]]:
     return list(zip(tensor.stride(), tensor.shape, strict=True))
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
     """Elements fill one run of memory, in whatever order of the dimensions."""
     if tensor.is_contiguous():
         return True

@@ -1,0 +1,209 @@
+"""Checkpoints of a swapped optimizer: whole, and in the plain one's format (G-07, G-08)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aio.swap import SwappedOptimizer
+from support.child import TESTS
+from support.swapped import (
+    OPTIMIZERS,
+    give_gradients,
+    made_parameters,
+    one_thread,  # noqa: F401
+    parameter_bits,
+    state_bits,
+    twins,
+)
+
+SHAPES = ((300,), (7, 9), (1,), (40, 30))
+
+
+def train(params: list[Any], optimizer: Any, steps: range) -> None:
+    for step in steps:
+        give_gradients(params, step, missing=2 if step == 0 else 0)
+        optimizer.step()
+
+
+def swapped_of(disk: Path, params: list[Any], cls: Any, **kwargs: Any) -> SwappedOptimizer:
+    kwargs = {"sub_group_bytes": 3000, "cache_bytes": 5000, **kwargs}
+    return SwappedOptimizer(params, cls, swap_dir=disk / "swap", **kwargs)
+
+
+WITHOUT_FUSED_SGD = [
+    (cls, kwargs)
+    for cls, kwargs in OPTIMIZERS
+    if not (cls is torch.optim.SGD and kwargs.get("fused"))
+]
+
+
+@pytest.mark.parametrize(("cls", "kwargs"), WITHOUT_FUSED_SGD)
+def test_training_goes_on(disk: Path, cls: Any, kwargs: dict[str, Any]) -> None:
+    """Train 3, save, train 3 equals train 6, through every way that a state can take."""
+    plain_params = made_parameters(*SHAPES)
+    params = twins(plain_params)
+    plain = cls(plain_params, **kwargs)
+    with swapped_of(disk, params, cls, **kwargs) as swapped:
+        fresh = state_bits(swapped)
+        assert fresh == state_bits(plain)  # Adagrad has states before the first step
+        train(params, swapped, range(3))
+        train(plain_params, plain, range(3))
+        swapped.save(disk / "checkpoint")
+        saved = torch.load(disk / "checkpoint", weights_only=True)
+        assert state_bits(saved) == state_bits(plain)
+        assert saved["param_groups"] == plain.state_dict()["param_groups"]
+        at_three = twins(params), twins(params), twins(params)
+        train(params, swapped, range(3, 6))  # what is loaded replaces newer states
+        swapped.load(disk / "checkpoint")
+        assert state_bits(swapped) == state_bits(saved)
+        from_state_dict = swapped.state_dict()
+    train(plain_params, plain, range(3, 6))
+
+    with swapped_of(disk, at_three[0], cls, **{**kwargs, "lr": 7.0}) as resumed:
+        resumed.load(disk / "checkpoint")
+        train(at_three[0], resumed, range(3, 6))
+        assert parameter_bits(at_three[0]) == parameter_bits(plain_params)
+        assert state_bits(resumed) == state_bits(plain)
+    back = cls(at_three[1], **kwargs)
+    back.load_state_dict(from_state_dict)
+    train(at_three[1], back, range(3, 6))
+    assert parameter_bits(at_three[1]) == parameter_bits(plain_params)
+    half_way = cls(at_three[2], **kwargs)
+    half_way.load_state_dict(saved)
+    with swapped_of(disk, at_three[2], cls, **kwargs) as taken_over:
+        taken_over.load_state_dict(half_way.state_dict())
+        train(at_three[2], taken_over, range(3, 6))
+        assert parameter_bits(at_three[2]) == parameter_bits(plain_params)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "match"),
+    [
+        (((7, 9), (300,), (1,), (40, 30)), "state .*exp_avg.* for parameter 0 is of shape"),
+        (((300,), (9, 7), (1,), (40, 30)), "parameter 1"),
+        (((300,), (7, 9), (1,)), "group 0 has 4 parameters"),
+    ],
+)
+def test_other_parameters_are_refused(disk: Path, shapes: Any, match: str) -> None:
+    params = made_parameters(*SHAPES)
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        train(params, swapped, range(2))
+        swapped.save(disk / "checkpoint")
+    others = made_parameters(*shapes)
+    with swapped_of(disk, others, torch.optim.Adam, lr=0.5) as other:
+        train(others, other, range(2))
+        before = state_bits(other)
+        with pytest.raises(ValueError, match=match):
+            other.load(disk / "checkpoint")
+        assert state_bits(other) == before
+        assert other.param_groups[0]["lr"] == 0.5
+
+
+def test_other_order_of_names_is_refused(disk: Path) -> None:
+    a, b = made_parameters((4,), (4,))
+    with swapped_of(disk, [("a", a), ("b", b)], torch.optim.Adam) as swapped:
+        state_dict = swapped.state_dict()
+        assert state_dict["param_groups"][0]["param_names"] == ["a", "b"]
+    with (
+        swapped_of(disk, [("b", b), ("a", a)], torch.optim.Adam) as other,
+        pytest.raises(ValueError, match="another order: at position 0 is 'a'"),
+    ):
+        other.load_state_dict(state_dict)
+
+
+def test_what_is_loaded_is_not_shared(disk: Path) -> None:
+    plain_params = made_parameters(*SHAPES)
+    plain = torch.optim.Adam(plain_params)
+    train(plain_params, plain, range(2))
+    before = state_bits(plain)
+    params = twins(plain_params)
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        swapped.load_state_dict(plain.state_dict())
+        train(params, swapped, range(2, 4))
+        assert state_bits(plain) == before
+
+
+def test_no_file_of_an_optimizer(disk: Path) -> None:
+    torch.save({"weight": torch.ones(3)}, disk / "model")
+    with swapped_of(disk, made_parameters((3,)), torch.optim.Adam) as swapped:
+        with pytest.raises(ValueError, match="no state_dict"):
+            swapped.load(disk / "model")
+        with pytest.raises(FileNotFoundError):
+            swapped.load(disk / "nothing")
+        with pytest.raises(FileNotFoundError):
+            swapped.save(disk / "no directory" / "checkpoint")
+
+
+def test_a_save_that_fails_leaves_the_previous(disk: Path, monkeypatch: Any) -> None:
+    params = made_parameters(*SHAPES)
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        train(params, swapped, range(2))
+        swapped.save(disk / "checkpoint")
+        before = (disk / "checkpoint").read_bytes()
+        train(params, swapped, range(2, 4))
+
+        def full(descriptor: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            swapped.save(disk / "checkpoint")
+    assert (disk / "checkpoint").read_bytes() == before
+    assert sorted(path.name for path in disk.iterdir()) == ["checkpoint", "swap"]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import torch
+from aio.swap import SwappedOptimizer
+from support.swapped import give_gradients, made_parameters
+disk = Path(sys.argv[1])
+torch.set_num_threads(1)
+params = made_parameters(*[(50_000,)] * 8)
+optimizer = SwappedOptimizer(
+    params, torch.optim.SGD, momentum=1.0, lr=0.1, swap_dir=disk / "swap", sub_group_bytes=1
+)
+step = 0
+while True:
+    for parameter in params:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    step += 1
+    optimizer.save(disk / "checkpoint")
+    sys.stdout.write(f"{step}\\n")
+    sys.stdout.flush()
+"""
+
+
+def test_a_kill_leaves_one_checkpoint_or_the_other(disk: Path) -> None:
+    """At moments that differ from try to try: every state in the file is of the same step."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    for number in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(disk)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            told = [int(child.stdout.readline()) for _ in range(1 + 2 * number)]
+            child.send_signal(signal.SIGKILL)
+            told += [int(line) for line in child.stdout.read().split()]
+        saved = torch.load(disk / "checkpoint", weights_only=True)
+        steps = {float(v) for s in saved["state"].values() for v in s["momentum_buffer"].unique()}
+        assert len(steps) == 1
+        assert steps <= {float(told[-1]), float(told[-1] + 1)}
+    params = made_parameters((3,))
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        swapped.save(disk / "checkpoint")  # and clears up
+    assert sorted(path.name for path in disk.iterdir()) == ["checkpoint", "swap"]
+    assert list((disk / "swap").iterdir()) == []

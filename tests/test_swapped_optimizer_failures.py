@@ -1,0 +1,238 @@
+"""A transfer that fails in step(): who, where, why, and no state is lost (G-02, G-13)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import aio
+from aio.swap import SwappedOptimizer, SwapStepError, SwapStore
+from support.broken_store import broken_file
+from support.swapped import (
+    give_gradients,
+    made_parameters,
+    one_thread,  # noqa: F401
+    parameter_bits,
+    state_bits,
+    twins,
+)
+
+COUNT = 5
+EXTENT = 32 << 10  # bytes: of two float32 numbers for each of 4000 elements, in whole blocks
+
+
+class Training:
+    """A swapped optimizer and the plain one, of which the swapped one may fail."""
+
+    def __init__(self, store: SwapStore, cache_bytes: int = 0) -> None:
+        self.plain_params = made_parameters(*[(4000,)] * COUNT)
+        self.params = twins(self.plain_params)
+        self.plain = torch.optim.Adam(self.plain_params)
+        named = [(f"layer.{index}", param) for index, param in enumerate(self.params)]
+        self.swapped = SwappedOptimizer(
+            named, torch.optim.Adam, swap_dir=store, sub_group_bytes=1, cache_bytes=cache_bytes
+        )
+        self.store = store
+
+    def gradients(self, step: int) -> None:
+        give_gradients(self.params, step)
+        give_gradients(self.plain_params, step)
+
+    def step(self, step: int) -> None:
+        self.gradients(step)
+        self.swapped.step()
+        self.plain.step()
+
+    def check(self) -> None:
+        assert parameter_bits(self.params) == parameter_bits(self.plain_params)
+        assert state_bits(self.swapped) == state_bits(self.plain)
+
+
+@pytest.fixture
+def training(disk: Path, make_handle: Callable[..., Any]) -> Iterator[Training]:
+    with SwapStore(disk, make_handle()) as store:
+        yield Training(store)
+
+
+def test_a_failed_read(training: Training) -> None:
+    for step in range(2):
+        training.step(step)
+    before = state_bits(training.swapped)
+    training.gradients(2)
+    with broken_file(training.store) as path, pytest.raises(SwapStepError) as caught:
+        training.swapped.step()
+    error = caught.value
+    assert isinstance(error.__cause__, aio.AioError)
+    assert (error.operation, error.errno, error.filename) == ("read", errno.EISDIR, path)
+    # The first one in the order was in the slot that is idle between steps.
+    assert error.parameters == ["'layer.1'"]
+    assert error.updated == ["'layer.0'"]
+    assert error.not_updated == [f"'layer.{index}'" for index in range(1, COUNT)]
+    for part in ("'layer.1'", "old ones", "finish_step", path):
+        assert part in str(error)
+    training.plain.step()
+    after = state_bits(training.plain)
+    assert state_bits(training.swapped) == {0: after[0], **{i: before[i] for i in range(1, COUNT)}}
+    training.swapped.finish_step()
+    training.check()
+    training.swapped.finish_step()  # nothing is left to do
+    training.check()
+    training.step(3)
+    training.check()
+
+
+def let_second_write_fail(monkeypatch: Any) -> None:
+    submit, calls = aio.aio_handle.submit_pwrite_many, []
+
+    def second_fails(handle: Any, items: Any) -> Any:
+        calls.append(items)
+        if len(calls) == 2:
+            raise aio.AioError(errno.EIO, "the drive is gone", "the file")
+        return submit(handle, items)
+
+    monkeypatch.setattr(aio.aio_handle, "submit_pwrite_many", second_fails)
+
+
+def test_a_failed_write(training: Training, monkeypatch: Any) -> None:
+    training.step(0)
+    let_second_write_fail(monkeypatch)
+    training.gradients(1)
+    with pytest.raises(SwapStepError) as caught:
+        training.swapped.step()
+    monkeypatch.undo()
+    error = caught.value
+    assert (error.operation, error.errno, error.filename) == ("write", errno.EIO, "the file")
+    assert "new ones, kept in memory" in str(error)
+    assert set(error.parameters) <= set(error.updated)
+    assert 0 < len(error.updated) < COUNT
+    assert sorted(error.updated + error.not_updated) == [f"'layer.{i}'" for i in range(COUNT)]
+    training.plain.step()
+    after = state_bits(training.plain)
+    mine = state_bits(training.swapped)
+    for label in error.updated:
+        index = int(label.strip("'").removeprefix("layer."))
+        assert mine[index] == after[index]
+    training.swapped.finish_step()
+    training.check()
+    for step in range(2, 4):
+        training.step(step)
+        training.check()
+
+
+def test_writes_that_fail_for_several_steps_lose_nothing(training: Training) -> None:
+    for step in range(2):
+        training.step(step)
+    training.gradients(2)
+    training.plain.step()
+    with broken_file(training.store):
+        with pytest.raises(SwapStepError):
+            training.swapped.step()
+        for _ in range(3):
+            with pytest.raises(SwapStepError):
+                training.swapped.finish_step()
+    training.swapped.finish_step()
+    training.check()
+    training.step(3)
+    training.check()
+    stats = training.swapped.stats()
+    assert stats["cached_bytes"] == EXTENT
+    assert stats["peak_buffer_bytes"] <= 3 * EXTENT
+
+
+def test_writes_that_go_on_failing_do_not_fill_memory(training: Training, monkeypatch: Any) -> None:
+    for step in range(2):
+        training.step(step)
+    training.gradients(2)
+    training.plain.step()
+
+    def fails(handle: Any, items: Any) -> Any:
+        raise aio.AioError(errno.EIO, "the drive is gone", "the file")
+
+    monkeypatch.setattr(aio.aio_handle, "submit_pwrite_many", fails)
+    with pytest.raises(SwapStepError):
+        training.swapped.step()
+    for _ in range(4):
+        with pytest.raises(SwapStepError, match="write"):
+            training.swapped.finish_step()
+    assert training.swapped.stats()["peak_buffer_bytes"] <= 3 * EXTENT
+    monkeypatch.undo()
+    training.swapped.finish_step()
+    training.check()
+
+
+def test_a_full_disk_at_the_first_step(disk: Path, make_handle: Any, monkeypatch: Any) -> None:
+    from aio.swap.segments import SegmentFiles
+
+    with SwapStore(disk, make_handle()) as store:
+        training = Training(store)
+        monkeypatch.setattr(SegmentFiles, "allocate", lambda files, nbytes: None)
+        training.gradients(0)
+        with pytest.raises(SwapStepError, match="needs 32768 bytes") as caught:
+            training.swapped.step()
+        assert caught.value.errno == errno.ENOSPC
+        assert isinstance(caught.value.__cause__, OSError)
+        monkeypatch.undo()
+        training.swapped.finish_step()
+        training.plain.step()
+        training.check()
+
+
+def test_after_a_failure_a_checkpoint_can_be_loaded(training: Training, disk: Path) -> None:
+    for step in range(2):
+        training.step(step)
+    training.swapped.save(disk / "checkpoint")
+    saved = twins(training.params)
+    with broken_file(training.store), pytest.raises(SwapStepError):
+        training.swapped.step()
+    training.swapped.load(disk / "checkpoint")
+    for param, old in zip(training.params, saved, strict=True):
+        param.data.copy_(old)
+    training.check()
+    training.step(2)
+    training.check()
+
+
+def test_a_load_that_fails_changes_nothing(
+    training: Training, disk: Path, monkeypatch: Any
+) -> None:
+    training.step(0)
+    training.swapped.save(disk / "checkpoint")
+    training.step(1)
+    before = training.store.names()
+    let_second_write_fail(monkeypatch)
+    with pytest.raises(aio.AioError):
+        training.swapped.load(disk / "checkpoint")
+    monkeypatch.undo()
+    training.check()
+    assert training.store.names() == before
+    training.step(2)
+    training.check()
+
+
+class Sulky(torch.optim.Adam):
+    """Fails at its third call."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> Any:
+        Sulky.calls += 1
+        if Sulky.calls == 3:
+            raise ArithmeticError("enough")
+        return super().step(closure)
+
+
+def test_an_optimizer_that_raises(disk: Path) -> None:
+    params = made_parameters(*[(4000,)] * COUNT)
+    with SwappedOptimizer(params, Sulky, swap_dir=disk, sub_group_bytes=1) as swapped:
+        Sulky.calls = 0
+        give_gradients(params, 0)
+        with pytest.raises(ArithmeticError, match="enough"):
+            swapped.step()
+        assert len(swapped.state) == 2
+        swapped.finish_step()
+        assert len(swapped.state) == COUNT
