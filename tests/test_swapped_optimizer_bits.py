@@ -106,6 +106,40 @@ def test_other_dtypes(store: SwapStore, dtype: torch.dtype) -> None:
         assert state_bits(swapped) == state_bits(plain)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_an_optimizer_of_matrices(store: SwapStore) -> None:
+    plain_params = made_parameters((30, 20), (7, 9), (64, 64))
+    swapped_params = twins(plain_params)
+    plain = torch.optim.Muon(plain_params, lr=0.01)
+    with SwappedOptimizer(
+        swapped_params, torch.optim.Muon, swap_dir=store, sub_group_bytes=4096, lr=0.01
+    ) as swapped:
+        for step in range(STEPS):
+            give_gradients(plain_params, step)
+            give_gradients(swapped_params, step)
+            plain.step()
+            swapped.step()
+            assert parameter_bits(swapped_params) == parameter_bits(plain_params)
+        assert state_bits(swapped) == state_bits(plain)
+
+
+def test_sparse_gradients(store: SwapStore) -> None:
+    plain_model, swapped_model = (torch.nn.Embedding(50, 4, sparse=True) for _ in range(2))
+    swapped_model.load_state_dict(plain_model.state_dict())
+    plain = torch.optim.SparseAdam(list(plain_model.parameters()))
+    with SwappedOptimizer(
+        list(swapped_model.parameters()), torch.optim.SparseAdam, swap_dir=store
+    ) as swapped:
+        for step in range(STEPS):
+            for model, optimizer in ((plain_model, plain), (swapped_model, swapped)):
+                optimizer.zero_grad()
+                model(torch.tensor([step, 3, 7])).square().sum().backward()
+                optimizer.step()
+            assert torch.equal(swapped_model.weight, plain_model.weight)
+        assert state_bits(swapped) == state_bits(plain)
+        assert swapped.stats()["state_bytes"] >= 2 * 50 * 4 * 4
+
+
 def test_a_parameter_without_elements(store: SwapStore) -> None:
     params = [torch.nn.Parameter(torch.zeros(0, 3)), *made_parameters((5,))]
     with SwappedOptimizer(params, torch.optim.AdamW, swap_dir=store) as swapped:

@@ -26,6 +26,9 @@ OPTIMIZERS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
     (torch.optim.NAdam, {"lr": 0.01}),
     (torch.optim.Adamax, {"lr": 0.01}),
     (torch.optim.ASGD, {"lr": 0.01}),
+    (torch.optim.RAdam, {"lr": 0.01}),
+    (torch.optim.Adadelta, {"lr": 0.5}),
+    (torch.optim.Rprop, {"lr": 0.01}),
 ]
 
 
