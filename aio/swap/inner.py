@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from aio.swap.state_layout import is_plain
+from aio.swap.state_layout import is_movable
 
 _logger = logging.getLogger("aio.swap")
 
@@ -92,7 +92,7 @@ class InnerOptimizers:
             optimizer = self.make([{**options, "params": [small]}])
             step_of(optimizer)
         leaves = tree_flatten_with_path(optimizer.state.get(small, {}))[0]
-        tensors = [(keystr(path), leaf) for path, leaf in leaves if is_plain(leaf)]
+        tensors = [(keystr(path), leaf) for path, leaf in leaves if is_movable(leaf)]
         shapes = {
             path: tuple(size == side for size in leaf.shape)
             for path, leaf in tensors

@@ -10,9 +10,11 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_only
 
 from aio.swap.inner import InnerOptimizers
+from aio.swap.local_parts import CONVERT, LoadedParts
 from aio.swap.masters import MASTER_KEY
 from aio.swap.pipeline import Pipeline
-from aio.swap.state_layout import is_plain
+from aio.swap.sharding import copy_of, is_sharded, local_part
+from aio.swap.state_layout import is_movable
 from aio.swap.store_future import StoreFuture
 from aio.swap.sub_groups import NOT_OPTIONS, Member, MemberState, SubGroup
 
@@ -46,12 +48,12 @@ def states_of_members(
         _check_order(saved.get("param_names"), mine.get("param_names"))
     ids = [key for group in saved_groups for key in group["params"]]
     states = state_dict["state"]
-    found = {
-        member: states[ids[member.index]]
-        for sub_group in sub_groups
-        for member in sub_group.members
-        if ids[member.index] in states
-    }
+    parts = LoadedParts(state_dict)
+    found = {}
+    for member in (member for sub_group in sub_groups for member in sub_group.members):
+        key = ids[member.index]
+        if key in states:
+            found[member] = parts.restored(key, states[key], member)
     strange = len(states) - len(found)
     if strange:
         _logger.warning("%d states of the loaded dict belong to no parameter and are left", strange)
@@ -146,7 +148,7 @@ def _cast(
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
     """Of the caller's dict: what stays in memory must not be the caller's own (``step``)."""
-    return tensor if is_plain(tensor) else tensor.detach().clone()
+    return tensor if is_movable(tensor) else copy_of(tensor)
 
 
 def _check_order(saved: Sequence[str] | None, mine: Sequence[str] | None) -> None:
@@ -160,24 +162,43 @@ def _check_order(saved: Sequence[str] | None, mine: Sequence[str] | None) -> Non
     )
 
 
+def _check_division(member: Member, key: str, leaf: torch.Tensor) -> None:
+    """A DTensor must be divided among the same ranks as the parameter."""
+    if not is_sharded(leaf):
+        return
+    parameter: Any = member.parameter
+    theirs: Any = leaf
+    mesh = parameter.device_mesh if is_sharded(parameter) else None
+    if theirs.device_mesh != mesh:
+        divided = "an ordinary tensor" if mesh is None else f"divided among {mesh}"
+        raise ValueError(
+            f"state {key} for {member.label} is a DTensor that is divided among "
+            f"{theirs.device_mesh}, but the parameter is {divided}; {CONVERT}"
+        )
+
+
 def _check_shapes(
     member: Member, state: Any, group: Mapping[str, Any], inners: InnerOptimizers
 ) -> None:
     options = {k: v for k, v in group.items() if k not in NOT_OPTIONS}
-    shape = member.parameter.shape
-    sample = inners.sample(options, member.group, member.parameter, member.updated.dtype)
+    parameter = member.parameter
+    sample = inners.sample(options, member.group, parameter, member.updated.dtype)
     expected = {} if sample is None else dict(sample.shapes)
     for path, leaf in tree_flatten_with_path(state)[0]:
         key = keystr(path)
         if not isinstance(leaf, torch.Tensor):
             continue
-        full = (True,) * len(shape) if key == f"['{MASTER_KEY}']" else expected.get(key)
+        _check_division(member, key, leaf)
+        full = (True,) * parameter.dim() if key == f"['{MASTER_KEY}']" else expected.get(key)
         if full is None:
             continue
+        # An optimizer may keep ordinary tensors for what this rank has of a parameter.
+        shape = parameter.shape if is_sharded(leaf) else local_part(parameter).shape
         wanted = tuple(size if whole else 1 for size, whole in zip(shape, full, strict=True))
         if tuple(leaf.shape) != wanted:
             raise ValueError(
                 f"state {key} for {member.label} is of shape {tuple(leaf.shape)}, but a parameter "
                 f"of shape {tuple(shape)} needs {wanted}; the states are of other parameters, or "
                 "of the same ones in another order"
+                + ("" if shape == parameter.shape else f"; whole states of DTensors: {CONVERT}")
             )

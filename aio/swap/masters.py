@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from aio.swap.sharding import is_sharded, local_part, replace_local_part
+
 MASTERED = frozenset((torch.bfloat16, torch.float16))
 MASTER_KEY = "master_weight"  # in the state of a parameter in a checkpoint
 
@@ -18,11 +20,17 @@ class Master:
     def __init__(self, parameter: torch.Tensor) -> None:
         self._parameter = parameter
         self._nothing = torch.empty(0, device=parameter.device)
-        self.stand_in = torch.nn.Parameter(self._nothing)
+        self._sharded = is_sharded(parameter)
+        if self._sharded:
+            like = torch.empty_like(parameter.detach(), dtype=torch.float32)
+            replace_local_part(like, self._nothing)
+            self.stand_in = torch.nn.Parameter(like)
+        else:
+            self.stand_in = torch.nn.Parameter(self._nothing)
 
     def attach(self, values: torch.Tensor | None, gradient: bool = True) -> None:
         """``values``: float32 of the parameter's shape; None casts the parameter."""
-        self.stand_in.data = self._parameter.detach().float() if values is None else values
+        self._hold(self._parameter.detach().float() if values is None else values)
         if gradient and self._parameter.grad is not None:
             self.stand_in.grad = self._parameter.grad.float()
 
@@ -33,7 +41,13 @@ class Master:
 
     def detach(self) -> torch.Tensor:
         """The values. Nothing here refers to them any more."""
-        values = self.stand_in.data
+        values = self.stand_in.detach()
         self.stand_in.grad = None
-        self.stand_in.data = self._nothing
+        self._hold(self._nothing)
         return values
+
+    def _hold(self, values: torch.Tensor) -> None:
+        if self._sharded:
+            replace_local_part(self.stand_in, local_part(values))
+        else:
+            self.stand_in.data = values

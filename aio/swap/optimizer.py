@@ -18,6 +18,7 @@ from aio.swap.loading import load_sub_groups, states_of_members
 from aio.swap.masters import MASTERED, Master
 from aio.swap.pipeline import Pipeline, TransferFailed
 from aio.swap.saving import save_states
+from aio.swap.sharding import largest_part
 from aio.swap.state_view import SwappedStates
 from aio.swap.statistics import OptimizerStats, StepMeter, StepStats
 from aio.swap.store import Directory, SwapStore
@@ -42,6 +43,9 @@ class SwappedOptimizer(torch.optim.Optimizer):
 
     It computes what ``optimizer_cls`` computes in memory, bit for bit. With ``master_weights`` that
     is the optimizer on float32 copies, with gradients cast to float32, and the copies cast back.
+
+    Of DTensors (FSDP2, tensor parallelism) each rank swaps its parts, with no communication but the
+    optimizer's own. Sizes are of this rank.
 
     ``state`` reads states from the drive when they are asked for. Raises ValueError and TypeError
     for arguments, and whatever ``optimizer_cls`` and SwapStore raise. Not for several threads at
@@ -109,6 +113,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
         order = [sub_group for sub_group in self._sub_groups if sub_group.has_gradient()]
         if self._backwards:
             order.reverse()
+        self._backwards = not self._backwards
         self._run(order)
         return loss
 
@@ -195,9 +200,11 @@ class SwappedOptimizer(torch.optim.Optimizer):
     def save(self, path: str | os.PathLike[str], *, progress: bool = False) -> None:
         """Write what ``torch.save(self.state_dict(), path)`` would, with one sub-group in memory.
 
-        The file takes the place of ``path`` when it is whole and durable: a kill at any moment
-        leaves the old one or the new one. ``torch.load`` reads it. ``progress`` shows a bar
-        (package tqdm). Hooks of state_dict() are not called. Raises OSError.
+        Of DTensors it has the parts of this rank: each rank saves to a path of its own. The file
+        takes the place of ``path`` when it is whole and durable: a kill at any moment leaves the
+        old one or the new one. ``torch.load`` reads it. ``progress`` shows a bar (package tqdm).
+        Hooks of state_dict() are not called. Raises OSError, and TypeError for tensors of a kind
+        that it cannot write.
         """
         self._require_open()
         groups = []
@@ -212,8 +219,9 @@ class SwappedOptimizer(torch.optim.Optimizer):
     def load(self, path: str | os.PathLike[str]) -> None:
         """load_state_dict() of a file of save(), or of torch.save(), with one sub-group in memory.
 
-        Raises what that and ``torch.load(path, weights_only=True)`` raise; then nothing has
-        changed.
+        A file with parts of DTensors is for the rank that has saved it, on the same mesh; else
+        ValueError. Raises what load_state_dict() and ``torch.load(path, weights_only=True)`` raise;
+        then nothing has changed.
         """
         loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         if not isinstance(loaded, dict) or not {"state", "param_groups"} <= set(loaded):
@@ -287,7 +295,6 @@ class SwappedOptimizer(torch.optim.Optimizer):
             raise self._told(failed, order, remaining) from failed.__cause__
         finally:
             self._unfinished = remaining
-            self._backwards = not self._backwards
             self._steps += 1
             self._last_step = meter.result()
             self._bytes_read += meter.bytes_read
@@ -344,7 +351,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
                 # Two moments are what most optimizers keep.
                 each = 2 * dtype.itemsize if sample is None else sample.bytes_per_element
                 each += 0 if master is None else dtype.itemsize
-                estimate = round(parameter.numel() * each)
+                estimate = round(largest_part(parameter) * each)
                 members.append(Member(parameter, number, index, name, master, estimate))
                 index += 1
         first = len(self._sub_groups)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_with_path
 
 from aio.swap.checkpoint import SavedTensor, replacing, write_archive
-from aio.swap.layout import is_dense
+from aio.swap.layout import TensorSpec, is_dense
+from aio.swap.local_parts import SavedParts
 from aio.swap.masters import MASTER_KEY
-from aio.swap.state_layout import Piece
+from aio.swap.sharding import Sharding, local_part
+from aio.swap.state_layout import Swapped, is_plain
 from aio.swap.state_view import SwappedStates
 from aio.swap.sub_groups import Member, MemberState, SubGroup
 
@@ -26,36 +28,44 @@ def save_states(
     param_groups: Sequence[Mapping[str, Any]],
     progress: bool,
 ) -> None:
-    """Write what ``torch.save(optimizer.state_dict(), path)`` would, and replace ``path`` by it.
+    """Write what ``torch.save(optimizer.state_dict(), path)`` would, but for DTensors what this
+    rank has of them, and replace ``path`` by it.
 
     The states of ``param_groups`` are by ``states``; their ``params`` are indices.
     """
     records = itertools.count()
     sizes: list[int] = []
+    parts = SavedParts()
+
+    def saved(spec: TensorSpec) -> SavedTensor:
+        sizes.append(spec.nbytes)
+        return SavedTensor(
+            next(records), spec.dtype, tuple(spec.shape), tuple(spec.stride), spec.nbytes
+        )
 
     def described(leaf: Any) -> Any:
-        if isinstance(leaf, Piece):
-            spec = leaf.spec
-            saved = SavedTensor(
-                next(records), spec.dtype, tuple(spec.shape), spec.stride, spec.nbytes
-            )
-        elif isinstance(leaf, torch.Tensor):
-            plain = _plain(leaf)
-            nbytes = plain.numel() * plain.element_size()
-            saved = SavedTensor(
-                next(records), plain.dtype, tuple(plain.shape), plain.stride(), nbytes
-            )
-        else:
-            return leaf
-        sizes.append(saved.nbytes)
-        return saved
+        return saved(_spec_of(_plain(leaf))) if isinstance(leaf, torch.Tensor) else leaf
+
+    def described_state(sub_group: SubGroup, member: Member, state: Any) -> Any:
+        def one(path: tuple[Any, ...], leaf: Any) -> Any:
+            if isinstance(leaf, Swapped) and sub_group.layout is not None:
+                made, sharding = saved(sub_group.layout.pieces[leaf.piece].spec), leaf.sharding
+            elif isinstance(leaf, torch.Tensor):
+                made, sharding = described(local_part(leaf)), Sharding.of(leaf)
+            else:
+                return leaf
+            parts.add(member, path, sharding, made)
+            return made
+
+        return tree_map_with_path(one, state)
 
     groups = tree_map(described, list(param_groups))
     by_index = {
-        member.index: tree_map(described, state)
+        member.index: described_state(sub_group, member, state)
         for sub_group in sub_groups
-        for member, state in _described_states(sub_group, param_groups)
+        for member, state in _marked_states(sub_group, param_groups)
     }
+    whole = {"state": by_index, "param_groups": groups, **parts.described()}
 
     def tensors() -> Iterator[torch.Tensor]:
         yield from _tensors_of(list(param_groups))
@@ -64,18 +74,17 @@ def save_states(
                 yield from _tensors_of(state)
 
     with _progress(progress, sum(sizes)) as told, replacing(path) as file:
-        write_archive(file, {"state": by_index, "param_groups": groups}, tensors(), told)
+        write_archive(file, whole, tensors(), told)
 
 
-def _described_states(
+def _marked_states(
     sub_group: SubGroup, param_groups: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Member, Any]]:
-    """As SwappedStates.stream(), with pieces in place of tensors that are swapped out."""
+    """As SwappedStates.stream(), with Swapped in place of tensors that are swapped out."""
     if sub_group.layout is None:
         kept = sub_group.states(None, param_groups)
     else:
-        pieces: Any = sub_group.layout.pieces
-        kept = [MemberState(*tree.state(pieces)) for tree in sub_group.trees]
+        kept = [MemberState(*tree.marked()) for tree in sub_group.trees]
     for member, of_it in zip(sub_group.members, kept, strict=True):
         state = of_it.state
         if of_it.master is not None:
@@ -87,17 +96,22 @@ def _described_states(
 def _tensors_of(tree: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
-            yield _plain(leaf)
+            yield _plain(local_part(leaf))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout != torch.strided or type(tensor.detach()) not in (torch.Tensor,):
+    if not is_plain(tensor):
         raise TypeError(
             f"a state is a {type(tensor).__name__} of layout {tensor.layout}, which save() cannot "
             "write; use torch.save(optimizer.state_dict(), path)"
         )
     tensor = tensor.detach().resolve_conj().resolve_neg()
     return tensor if is_dense(tensor) else tensor.contiguous()
+
+
+def _spec_of(tensor: torch.Tensor) -> TensorSpec:
+    nbytes = tensor.numel() * tensor.element_size()
+    return TensorSpec(tensor.dtype, tensor.shape, tensor.stride(), nbytes)
 
 
 def _progress(wanted: bool, total: int) -> Any:

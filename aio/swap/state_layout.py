@@ -1,9 +1,9 @@
 """Optimizer states of some parameters as one flat extent of bytes, and back.
 
 A state is whatever an optimizer keeps for a parameter: tensors and numbers in a dict, maybe nested.
-Tensors with memory of their own move to the extent, and a marker stays at their place in the tree.
-Everything else stays where it is: numbers, 0-dim tensors (``step``), tensors of other kinds, and
-those that share memory with something else.
+Tensors with memory of their own, of DTensors the local part, move to the extent, and a marker stays
+at their place in the tree. Everything else stays where it is: numbers, 0-dim tensors (``step``),
+tensors of other kinds, and those that share memory with something else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from aio.swap.layout import TensorSpec, empty_as, is_dense, octets_of
+from aio.swap.sharding import Sharding, local_part
 
 PIECE_ALIGNMENT = 64  # bytes: a cache line, and any dtype
 EXTENT_ALIGNMENT = 4096  # bytes: whole blocks go past the page cache
@@ -85,6 +86,11 @@ class Swapped:
     """In a tree, at the place of a tensor: which piece of the extent it is."""
 
     piece: int
+    sharding: Sharding | None  # of a DTensor
+
+    def tensor(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        piece = pieces[self.piece]
+        return piece if self.sharding is None else self.sharding.whole(piece)
 
 
 @dataclass(frozen=True)
@@ -97,9 +103,13 @@ class StateTree:
     def state(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The state, with the tensors of the extent."""
         leaves = [
-            tensors[leaf.piece] if isinstance(leaf, Swapped) else leaf for leaf in self.leaves
+            leaf.tensor(tensors) if isinstance(leaf, Swapped) else leaf for leaf in self.leaves
         ]
         return tree_unflatten(leaves, self.spec)
+
+    def marked(self) -> Any:
+        """The state, with Swapped in place of the tensors of the extent."""
+        return tree_unflatten(self.leaves, self.spec)
 
 
 def take_apart(
@@ -112,10 +122,7 @@ def take_apart(
     """
     flattened = [tree_flatten(state) for state in states]
     shared = Counter(
-        leaf.untyped_storage().data_ptr()
-        for leaves, _ in flattened
-        for leaf in leaves
-        if is_plain(leaf)
+        storage_of(leaf) for leaves, _ in flattened for leaf in leaves if is_movable(leaf)
     )
     taken = foreign | {storage for storage, uses in shared.items() if uses > 1}
     if extent is not None:
@@ -125,27 +132,38 @@ def take_apart(
     for leaves, spec in flattened:
         kept: list[Any] = []
         for leaf in leaves:
-            if is_plain(leaf) and leaf.untyped_storage().data_ptr() not in taken:
-                kept.append(Swapped(len(tensors)))
-                tensors.append(leaf.detach())
+            if is_movable(leaf) and storage_of(leaf) not in taken:
+                kept.append(Swapped(len(tensors), Sharding.of(leaf)))
+                tensors.append(local_part(leaf).detach())
             else:
                 kept.append(leaf)
         trees.append(StateTree(kept, spec))
     return trees, tensors
 
 
-def is_plain(leaf: Any) -> bool:
-    """Whether a leaf of a state is a tensor that can be moved, byte by byte."""
+def is_movable(leaf: Any) -> bool:
+    """Whether a leaf of a state is a tensor whose memory here can be moved, byte by byte."""
+    if not isinstance(leaf, torch.Tensor) or leaf.requires_grad:
+        return False
+    part = local_part(leaf)
     return (
-        isinstance(leaf, torch.Tensor)
-        and type(leaf.detach()) is torch.Tensor
-        and leaf.layout == torch.strided
-        and leaf.dim() > 0
-        and leaf.numel() > 0
-        and not (leaf.is_meta or leaf.is_nested or leaf.is_quantized)
-        and not (leaf.is_conj() or leaf.is_neg() or leaf.requires_grad)
-        and is_dense(leaf)
+        is_plain(part)
+        and part.dim() > 0
+        and part.numel() > 0
+        and not (part.is_meta or part.is_nested or part.is_quantized)
+        and not (part.is_conj() or part.is_neg())
+        and is_dense(part)
     )
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is a tensor of torch's own class, with strides."""
+    return type(tensor.detach()) is torch.Tensor and tensor.layout == torch.strided
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of the memory that this rank has of it."""
+    return local_part(tensor).untyped_storage().data_ptr()
 
 
 def round_up(nbytes: int, alignment: int) -> int:

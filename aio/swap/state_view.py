@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from aio.swap.masters import MASTER_KEY
 from aio.swap.pipeline import Pipeline
+from aio.swap.sharding import copy_of
 from aio.swap.sub_groups import Member, SubGroup
 
 
@@ -42,7 +43,7 @@ class SwappedStates(Mapping[torch.Tensor, Any]):
                 if kept.master is not None:
                     state = {**(state or {}), MASTER_KEY: kept.master}
                 if state is not None:
-                    yield member, tree_map_only(torch.Tensor, _copied, state) if copy else state
+                    yield member, tree_map_only(torch.Tensor, copy_of, state) if copy else state
         finally:
             if is_frame and extent is not None:
                 self._pipeline.frames.give(extent)
@@ -58,9 +59,9 @@ class SwappedStates(Mapping[torch.Tensor, Any]):
             if sub_group.layout is None:
                 yield from [member.parameter for member, _ in self.stream(sub_group, copy=False)]
                 continue
-            pieces: Any = sub_group.layout.pieces  # in place of the tensors
             for member, tree in zip(sub_group.members, sub_group.trees, strict=True):
-                if tree.state(pieces) != (None, None):
+                state, master = tree.marked()
+                if state is not None or master is not None:
                     yield member.parameter
 
     def __len__(self) -> int:
@@ -80,7 +81,3 @@ class _Items(ItemsView[torch.Tensor, Any]):
         for sub_group in self._mapping._sub_groups:
             for member, state in self._mapping.stream(sub_group):
                 yield member.parameter, state
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()

@@ -11,7 +11,16 @@ import torch
 from aio.swap.frames import Frames
 from aio.swap.inner import InnerOptimizers, step_of
 from aio.swap.masters import Master
-from aio.swap.state_layout import EXTENT_ALIGNMENT, StateLayout, StateTree, round_up, take_apart
+from aio.swap.sharding import local_part
+from aio.swap.state_layout import (
+    EXTENT_ALIGNMENT,
+    StateLayout,
+    StateTree,
+    is_plain,
+    round_up,
+    storage_of,
+    take_apart,
+)
 
 NOT_OPTIONS = ("params", "param_names")  # in a param group
 
@@ -150,8 +159,8 @@ class SubGroup:
         foreign = set()
         for member in self.members:
             for tensor in (member.parameter, member.parameter.grad):
-                if tensor is not None and tensor.layout == torch.strided:
-                    foreign.add(tensor.untyped_storage().data_ptr())
+                if tensor is not None and is_plain(local_part(tensor)):
+                    foreign.add(storage_of(tensor))
         trees, tensors = take_apart([(s.state, s.master) for s in states], foreign, extent)
         layout = StateLayout.of(tensors)
         target = extent
