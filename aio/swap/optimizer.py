@@ -23,6 +23,7 @@ from aio.swap.state_view import SwappedStates
 from aio.swap.statistics import OptimizerStats, StepMeter, StepStats
 from aio.swap.store import Directory, SwapStore
 from aio.swap.sub_groups import NOT_OPTIONS, Member, SubGroup, divide
+from pinned_manager.states.interrupts import deferred_signals
 
 SUB_GROUP_BYTES = 128 << 20
 _SCALING = ("grad_scale", "found_inf")  # what GradScaler sets on an optimizer around step()
@@ -288,19 +289,19 @@ class SwappedOptimizer(torch.optim.Optimizer):
                 changes.setdefault(group, {}).update(values)
 
         meter = StepMeter()
-        remaining: list[SubGroup] = []
-        try:
-            pipeline.run(order, update, meter, remaining)
-        except TransferFailed as failed:
-            raise self._told(failed, order, remaining) from failed.__cause__
-        finally:
-            self._unfinished = remaining
-            self._steps += 1
-            self._last_step = meter.result()
-            self._bytes_read += meter.bytes_read
-            self._bytes_written += meter.bytes_written
-            for number, values in changes.items():
-                self.param_groups[number].update(values)
+        remaining = self._unfinished = list(order)
+        with deferred_signals() as signals:
+            try:
+                pipeline.run(order, update, meter, remaining, signals)
+            except TransferFailed as failed:
+                raise self._told(failed, order, remaining) from failed.__cause__
+            finally:
+                self._steps += 1
+                self._last_step = meter.result()
+                self._bytes_read += meter.bytes_read
+                self._bytes_written += meter.bytes_written
+                for number, values in changes.items():
+                    self.param_groups[number].update(values)
 
     def _told(
         self, failed: TransferFailed, order: Sequence[SubGroup], remaining: Sequence[SubGroup]

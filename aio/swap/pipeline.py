@@ -14,6 +14,7 @@ from aio.swap.statistics import StepMeter
 from aio.swap.store import SwapStore
 from aio.swap.store_future import StoreFuture
 from aio.swap.sub_groups import SubGroup
+from pinned_manager.states.interrupts import Deferred, deferred_signals
 
 SLOTS = 3  # one being read, one being updated, one being written
 READS_IN_FLIGHT = 2  # the drive has the next one before this one is over
@@ -51,6 +52,7 @@ class Pipeline:
         self._writes: list[tuple[SubGroup, torch.Tensor, StoreFuture]] = []
         self._generation = 0
         self._slot_bytes = 0
+        self._signals = Deferred()
 
     def resident_bytes(self) -> int:
         return sum(extent.numel() for extent in self.resident.values())
@@ -73,13 +75,17 @@ class Pipeline:
         update: Update,
         meter: StepMeter,
         remaining: list[SubGroup],
+        signals: Deferred,
     ) -> None:
         """Update sub-groups in that order. ``remaining`` is filled with those that are not updated:
         none, unless this raises.
 
-        Raises TransferFailed, and what ``update`` raises. Nothing is in flight afterwards, and the
-        states of every sub-group, old or new, are in the store or resident.
+        Raises TransferFailed, what ``update`` raises, and what handlers of ``signals`` raise:
+        between updates, and while it waits. Nothing is in flight afterwards, and the states of
+        every sub-group, old or new, are in the store or resident.
         """
+        self._signals = signals
+        self._drain()  # a second Ctrl-C may have ended the last one
         remaining[:] = order
         size = self.frames.size
         misses = [s for s in order if s not in self.resident and s.stored is not None]
@@ -91,6 +97,7 @@ class Pipeline:
         kept_from = first_kept([size(s.nbytes) for s in order], budget_here)
         try:
             for position, sub_group in enumerate(order):
+                signals.run()
                 extent = self._arrived(sub_group, order, misses, meter)
                 self._read_ahead(misses, meter)
                 before = sub_group.nbytes
@@ -107,7 +114,8 @@ class Pipeline:
                 self._read_ahead(misses, meter)
             self._land_writes(meter)
         except BaseException:
-            self._drain()
+            with deferred_signals():  # again: heard() may have been left by a second one
+                self._drain()
             raise
 
     def fetch(self, sub_group: SubGroup) -> tuple[torch.Tensor | None, bool]:
@@ -169,7 +177,7 @@ class Pipeline:
             self._make_room(sub_group, order, meter)
             self._read(sub_group, sub_group.stored, meter)
         frame, future = self._reads[sub_group]
-        with meter.waiting("read"):
+        with meter.waiting("read"), self._signals.heard():
             self._landed("read", sub_group, future)
         del self._reads[sub_group]
         self.resident[sub_group] = frame
@@ -225,7 +233,7 @@ class Pipeline:
     def _land_writes(self, meter: StepMeter) -> None:
         while self._writes:
             sub_group, frame, future = self._writes[0]
-            with meter.waiting("write"):
+            with meter.waiting("write"), self._signals.heard():
                 self._landed("write", sub_group, future)
             self._writes.pop(0)
             self.frames.give(frame)

@@ -19,6 +19,7 @@ from typing import Any
 from _deepnvme.io import CompletionChannel
 from aio.futures import IOFuture
 from aio.swap.completions import Completions
+from pinned_manager.states.interrupts import deferred_signals
 
 Steps = Generator["Awaited", None, Any]
 Settled = Callable[["Operation", BaseException | None], None]
@@ -42,8 +43,13 @@ class Operation:
     def advance(self) -> None:
         """Run the steps whose wait is over, and those of operations that wait for this one.
 
-        They take turns instead of calling each other: a chain of them may be long.
+        They take turns instead of calling each other: a chain of them may be long. Ctrl-C waits for
+        a step, which would be lost half way, and whoever waits for it with it.
         """
+        with deferred_signals():
+            self._advance()
+
+    def _advance(self) -> None:
         turns: deque[Operation] | None = getattr(_this_thread, "turns", None)
         if turns is not None:
             turns.append(self)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+# What the module signal wraps: that makes an enum of each number, which takes fifty times as long.
+_native: Any = importlib.import_module("_signal")
+_NUMBERS = tuple(map(int, signal.valid_signals()))
 
 
 class Deferred:
@@ -26,6 +31,18 @@ class Deferred:
             number, frame = self._arrived.pop(0)
             self.handlers[number](number, frame)
 
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Within it, signals raise as always: for a wait, which may be long."""
+        try:
+            for number, handler in self.handlers.items():
+                _native.signal(number, handler)
+            self.run()
+            yield
+        finally:
+            for number in self.handlers:
+                _native.signal(number, self.note)
+
 
 @contextmanager
 def deferred_signals() -> Iterator[Deferred]:
@@ -38,13 +55,13 @@ def deferred_signals() -> Iterator[Deferred]:
         yield deferred
         return
     try:
-        for number in map(int, signal.valid_signals()):
-            handler = signal.getsignal(number)
+        for number in _NUMBERS:
+            handler = _native.getsignal(number)
             if callable(handler):
                 deferred.handlers[number] = handler
-                signal.signal(number, deferred.note)
+                _native.signal(number, deferred.note)
         yield deferred
     finally:
         for number, handler in deferred.handlers.items():
-            signal.signal(number, handler)
+            _native.signal(number, handler)
         deferred.run()
