@@ -7,6 +7,7 @@ measures the others.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -31,6 +32,7 @@ class Worker:
         self._shape = (block_size, queue_depth, False, True, 1)
         self._handle = self._op.aio_handle(*self._shape)
         self._buffers: dict[tuple[int, int, str], list[Any]] = {}
+        self._swapped: Any = None
         self.version = deepspeed.__version__
 
     def large(self, path: str, nbytes: int, reading: bool, memory: str) -> Answer:
@@ -140,8 +142,30 @@ class Worker:
             del made
         return peaks
 
+    def swapper(self, **arguments: Any) -> Answer:
+        """Its optimizer swapper, with states that two steps have made."""
+        self._swapped = importlib.import_module("deepspeed_swapper").SwappedSteps(**arguments)
+        for _ in range(2):
+            self._swapped.step()
+        return {}
+
+    def swapper_step(self, nbytes: int) -> Answer:
+        """One step, which reads and writes that many bytes together."""
+
+        def step() -> int:
+            self._swapped.step()
+            return 1
+
+        return self._timed(step, 1, nbytes)
+
+    def swapper_check(self) -> Answer:
+        """Bytes that it stores; an error where they are not what the last step computed."""
+        self._swapped.check()
+        return {"stored": self._swapped.stored()}
+
     def forget(self) -> Answer:
-        """Release the buffers kept between commands."""
+        """Release the buffers kept between commands, and the swapper."""
+        self._swapped = None
         for (_, _, memory), tensors in self._buffers.items():
             for tensor in tensors:
                 if memory == "pinned":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import torch
 
 from aio.swap import SwappedOptimizer, SwapStore
+from aio.swap.optimizer import SUB_GROUP_BYTES
 
 from . import fio, ours
 from .context import Context
-from .harness import BenchError, Contestant, Sample, Series, compare, run_rounds, stopwatch
+from .harness import BenchError, Contestant, Ratio, Sample, Series, compare, run_rounds, stopwatch
 from .layout import prepare_file
 from .results import Met, Result, Verdict, not_measured
 
@@ -20,7 +22,7 @@ TITLE = "Optimizer step, states on the drive"
 SWAPPED, CACHED, MEMORY = "aio swapped", "aio swapped, half cached", "in memory"
 ELEMENTS = 1 << 22  # of a parameter
 STATE_BYTES = 12  # of an element: master and two moments, float32
-TARGET, TRAFFIC_TARGET = 1.15, 0.5
+TARGET, TRAFFIC_TARGET, PEER_TARGET = 1.15, 0.5, 1.0
 PEER = "DeepSpeed PipelinedOptimizerSwapper"
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "fused": True}
 
@@ -34,8 +36,10 @@ def run(context: Context) -> Result:
     result = Result("optimizer_step", TITLE)
     count = max(context.size // 2 // ELEMENTS, 4)
     states = count * ELEMENTS * STATE_BYTES
-    if shutil.disk_usage(context.folder).free < 2 * states + context.size:
-        raise BenchError(f"{context.folder}: needs {(2 * states + context.size) / 1e9:.1f} GB free")
+    stores = 2 if context.deepspeed is None else 3
+    needed = stores * states + context.size
+    if shutil.disk_usage(context.folder).free < needed:
+        raise BenchError(f"{context.folder}: needs {needed / 1e9:.1f} GB free")
     params = [torch.nn.Parameter(torch.randn(ELEMENTS, dtype=torch.bfloat16)) for _ in range(count)]
     for param in params:
         param.grad = torch.randn(ELEMENTS, dtype=torch.bfloat16) * 1e-3
@@ -55,8 +59,11 @@ def run(context: Context) -> Result:
             Contestant(CACHED, cached.run, context.attempts, cached.warm_up),
             Contestant(MEMORY, lambda: _timed(in_memory.step, 2 * states), context.attempts),
             *fio.contestants(job, context.attempts, quick=True),
+            *_deepspeed(context, result, count, states),
         ]
         series = run_rounds(contestants, context.rounds, context.progress)
+        if PEER in series:
+            _check_deepspeed(context, states)
         traffic = cached.moved_bytes / swapped.moved_bytes
     best = fio.best(series)
     work = f"{count * ELEMENTS / 1e6:.0f} M parameters, {states / 1e9:.2f} GB of states"
@@ -70,26 +77,76 @@ def run(context: Context) -> Result:
             f"{traffic:.3f}",
             "yes" if traffic <= TRAFFIC_TARGET else "no",
         ),
-        not_measured("step against DeepSpeed", "<= 1", f"{PEER} is not driven by this benchmark"),
+        _against_deepspeed(series, result),
     ]
     return result
 
 
 def _against_limit(series: dict[str, Series], best: Series, context: Context) -> Verdict:
     """Seconds of a step, over the longer of computing alone and of moving the bytes alone."""
-    seconds = {name: entry.values(lambda run: run.seconds) for name, entry in series.items()}
     limits = [
         max(compute, transfer)
-        for compute, transfer in zip(seconds[MEMORY], seconds[best.name], strict=True)
+        for compute, transfer in zip(_seconds(series[MEMORY]), _seconds(best), strict=True)
     ]
-    ratio = compare(seconds[SWAPPED], limits)
-    met: Met = "yes" if ratio.upper <= TARGET else "no" if ratio.lower > TARGET else "one of two"
-    return Verdict(
+    return _at_most_times(
         f"seconds of a step, {context.medium}",
         f"<= {TARGET:g} of max(compute, bytes / fio)",
-        str(ratio),
-        met,
+        compare(_seconds(series[SWAPPED]), limits),
+        TARGET,
     )
+
+
+def _against_deepspeed(series: dict[str, Series], result: Result) -> Verdict:
+    what, target = "step against DeepSpeed", f"<= {PEER_TARGET:g}"
+    if PEER not in series:
+        return not_measured(what, target, result.missing[PEER])
+    ratio = compare(_seconds(series[SWAPPED]), _seconds(series[PEER]))
+    return _at_most_times(what, target, ratio, PEER_TARGET)
+
+
+def _at_most_times(what: str, target: str, ratio: Ratio, most: float) -> Verdict:
+    met: Met = "yes" if ratio.upper <= most else "no" if ratio.lower > most else "one of two"
+    return Verdict(what, target, str(ratio), met)
+
+
+def _seconds(series: Series) -> list[float]:
+    return series.values(lambda run: run.seconds)
+
+
+def _deepspeed(context: Context, result: Result, count: int, states: int) -> list[Contestant]:
+    """Its swapper on as many parameters in sub-groups of the same size, with the same optimizer."""
+    peer = context.deepspeed
+    if peer is None:
+        result.missing[PEER] = context.deepspeed_missing
+        return []
+    context.progress(f"{PEER}: starting")
+    folder = context.folder / "deepspeed"
+    folder.mkdir()
+    try:
+        peer.ask(
+            "swapper",
+            folder=str(folder),
+            count=count,
+            each=max(SUB_GROUP_BYTES // (ELEMENTS * STATE_BYTES), 1),
+            elements=ELEMENTS,
+            block_size=context.block_size,
+            queue_depth=context.queue_depth,
+            options=OPTIONS,
+        )
+    except BenchError as error:  # of a version whose swapper is another one
+        result.missing[PEER] = str(error)
+        return []
+    run = functools.partial(peer.sample, "swapper_step", context.fio_mode, nbytes=2 * states)
+    return [Contestant(PEER, run, context.attempts)]
+
+
+def _check_deepspeed(context: Context, states: int) -> None:
+    if context.deepspeed is None:
+        raise BenchError("DeepSpeed's worker is gone")
+    stored = context.deepspeed.ask("swapper_check")["stored"]
+    context.deepspeed.forget()
+    if stored != states:
+        raise BenchError(f"DeepSpeed stores {stored} bytes of states of {states}")
 
 
 class _InMemory:
