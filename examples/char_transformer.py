@@ -98,5 +98,5 @@ class CharTransformer(nn.Module):
         """The mean cross-entropy of `targets`, in nats per character."""
         x = self.character(codes) + self.position.weight[: codes.shape[1]]
         logits = self.head(self.norm(self.blocks(x)))
-        loss: Tensor = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss: Tensor = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         return loss
