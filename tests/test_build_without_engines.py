@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -14,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from support.faulty_build import shipped_setup
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -98,13 +99,7 @@ def test_extension_works_without_both_libraries(
 
 @pytest.fixture
 def setup_script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("deepnvme_setup", ROOT / "setup.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    # Its dataclasses look their own module up.
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
+    module: ModuleType = shipped_setup()
     return module
 
 
@@ -146,8 +141,21 @@ def test_an_unknown_name_of_a_library_is_refused(
     setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEEPNVME_WITHOUT", "libaoi")
-    with pytest.raises(SystemExit, match=r"libaoi.*liburing, libaio"):
-        setup_script.left_out_by_the_user()
+    with pytest.raises(SystemExit, match=r"DEEPNVME_WITHOUT.*libaoi.*liburing, libaio"):
+        setup_script.named_by_the_user("DEEPNVME_WITHOUT")
+
+
+@pytest.mark.build
+def test_a_required_engine_is_not_left_out(
+    engine: Any, setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = setup_script.Probe(engine, link_args=("-l:it.a",))
+    missing = setup_script.Probe(engine, reason="no such header")
+    setup_script.fail_for_what_is_required([missing])
+    monkeypatch.setenv("DEEPNVME_REQUIRE", engine.library)
+    setup_script.fail_for_what_is_required([found])
+    with pytest.raises(SystemExit, match=rf"DEEPNVME_REQUIRE={engine.library}.*no such header"):
+        setup_script.fail_for_what_is_required([missing])
 
 
 @pytest.mark.build
@@ -156,3 +164,12 @@ def test_open_and_its_flags_compile_with_checks(source: str, conda: dict[str, st
     """O_DIRECT is known, and every open that may create a file has a mode."""
     command = [conda["CXX"], *shlex.split(CHECKED_FLAGS), "-std=c++20", "-Werror", "-Icsrc"]
     run(*command, "-fsyntax-only", f"csrc/{source}", cwd=ROOT, environment=dict(os.environ))
+
+
+@pytest.mark.build
+def test_headers_may_be_older_than_the_kernel(tmp_path: Path, conda: dict[str, str]) -> None:
+    """Ubuntu 22.04 and manylinux have a linux/stat.h without STATX_DIOALIGN."""
+    (tmp_path / "linux").mkdir()
+    (tmp_path / "linux" / "stat.h").touch()
+    command = [conda["CXX"], "-std=c++20", "-Werror", f"-I{tmp_path}", "-Icsrc", "-fsyntax-only"]
+    run(*command, "csrc/io/file.cpp", cwd=ROOT, environment=dict(os.environ))

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/stat.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 
 #include "io/failure.h"
 #include "sys/syscalls.h"
@@ -19,6 +19,15 @@ namespace {
 
 constexpr uint32_t conservative_alignment =
     4096;  // where a file system does not say (STATX_DIOALIGN, statx(2))
+// Kernels answer this since 6.1; headers that are older than the kernel do not have it.
+constexpr unsigned statx_dioalign = 0x2000;  // STATX_DIOALIGN
+struct DirectAlignment {
+    uint32_t memory;  // stx_dio_mem_align
+    uint32_t offset;  // stx_dio_offset_align
+};
+constexpr size_t direct_alignment_at = 0x98;  // bytes into struct statx
+static_assert(sizeof(struct statx) >= direct_alignment_at + sizeof(DirectAlignment));
+
 constexpr uint32_t largest_block = 65536;  // beyond it st_blksize is a preference, not a block size
 
 std::string proc_path(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
@@ -111,7 +120,7 @@ void File::open_descriptor(int descriptor, bool want_direct) {
 // Sets size, alignment and direct(); throws for what is neither a regular file nor a block device.
 void File::inspect(int descriptor) {
     struct statx info{};
-    int result = sys::statx(descriptor, STATX_TYPE | STATX_SIZE | STATX_DIOALIGN, &info);
+    int result = sys::statx(descriptor, STATX_TYPE | STATX_SIZE | statx_dioalign, &info);
     if (result < 0) {
         fail(-result);
     }
@@ -130,10 +139,12 @@ void File::inspect(int descriptor) {
     }
     alignment_.memory = conservative_alignment;
     uint32_t offset_alignment = conservative_alignment;
-    const bool says = (info.stx_mask & STATX_DIOALIGN) != 0;
-    if (says && info.stx_dio_offset_align != 0) {
-        alignment_.memory = std::bit_ceil(info.stx_dio_mem_align);
-        offset_alignment = std::bit_ceil(info.stx_dio_offset_align);
+    const bool says = (info.stx_mask & statx_dioalign) != 0;
+    DirectAlignment said{};
+    std::memcpy(&said, reinterpret_cast<const char*>(&info) + direct_alignment_at, sizeof(said));
+    if (says && said.offset != 0) {
+        alignment_.memory = std::bit_ceil(said.memory);
+        offset_alignment = std::bit_ceil(said.offset);
     }
     const uint32_t block = std::bit_ceil(info.stx_blksize);
     alignment_.granule = std::max({static_cast<uint32_t>(sys::page_size()), offset_alignment,
@@ -141,7 +152,7 @@ void File::inspect(int descriptor) {
     // "Says, and says 0" means that this file takes no direct I/O; silence means that the file
     // system is older than the question. On a memory file system direct I/O would be a copy with
     // conditions.
-    const bool possible = says ? info.stx_dio_offset_align != 0 : !is_memory(descriptor);
+    const bool possible = says ? said.offset != 0 : !is_memory(descriptor);
     direct_ = possible && (primary_ < 0 || direct());
 }
 

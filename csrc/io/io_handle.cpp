@@ -187,8 +187,7 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
             throw IoError(failure_of(*file, true, request.nbytes, request.offset, error, ""));
         }
     }
-    return std::make_shared<Operation>(std::move(request), file, std::move(plan), group,
-                                       parts_->activity);
+    return std::make_shared<Operation>(std::move(request), file, plan, group, parts_->activity);
 }
 
 void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {

@@ -16,7 +16,7 @@ Operation::Operation(Request request, std::shared_ptr<File> file, Plan plan,
       file_(std::move(file)),
       group_(std::move(group)),
       activity_(std::move(activity)),
-      plan_(std::move(plan)),
+      plan_(plan),
       chunks_open_(plan_.chunks_left()) {
     group_->expect();
     activity_->requests[request_.write].fetch_add(1, std::memory_order_relaxed);

@@ -83,7 +83,7 @@ BufferView view_protocol(py::handle object, bool need_owner) {
         // While it is held, the exporter refuses to resize.
         view.owner =
             py::capsule(held.get(), [](void* buffer) { delete static_cast<HeldBuffer*>(buffer); });
-        held.release();
+        static_cast<void>(held.release());  // the capsule has it
     }
     return view;
 }

@@ -79,7 +79,7 @@ py::object allocate_dlpack(const py::int_& nbytes, const std::string& tag) {
     if (capsule == nullptr) {
         throw py::error_already_set();
     }
-    exported.release();
+    static_cast<void>(exported.release());  // the capsule has it
     return py::reinterpret_steal<py::object>(capsule);
 }
 

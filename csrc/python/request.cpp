@@ -84,7 +84,7 @@ io::Request make_request(py::handle buffer, bool write) {
         if (tensor) {
             hold_storage(source, view);  // not of a pinned tensor: a storage that cannot shrink
         }
-        request.keepalive = keep_alive(view.owner ? std::move(view.owner) : source);
+        request.keepalive = keep_alive(view.owner ? view.owner : source);
     }
     return request;
 }

@@ -9,19 +9,18 @@
 #include "check.h"
 #include "locked_bytes.h"
 #include "pin/deepspeed_pin_tensor.h"
+#include "pin_registry.h"
 #include "sys/syscalls.h"
 
 using namespace deepnvme;
 using pin::Budget;
 using pin::PinError;
 using pin::Region;
+using test::MiB;
+using test::page;
+using test::registry;
 
 namespace {
-
-constexpr size_t MiB = size_t{1} << 20;
-constexpr size_t page = 4096;
-
-pin::deepspeed_pin_tensor_t& registry() { return pin::deepspeed_pin_tensor_t::instance(); }
 
 bool says(const PinError& error, const std::string& what) {
     return std::string_view(error.what()).find(what) != std::string_view::npos;

@@ -13,22 +13,21 @@
 #include "check.h"
 #include "locked_bytes.h"
 #include "pin/deepspeed_pin_tensor.h"
+#include "pin_registry.h"
 #include "sys/syscalls.h"
 
 using namespace deepnvme;
 using pin::Mapping;
 using pin::Region;
 using pin::RegionUse;
+using test::KiB;
+using test::MiB;
+using test::page;
+using test::registry;
 
 namespace {
 
-constexpr size_t KiB = size_t{1} << 10;
-constexpr size_t MiB = size_t{1} << 20;
-constexpr size_t page = 4096;
-
 const size_t locked_before = test::locked_bytes();
-
-pin::deepspeed_pin_tensor_t& registry() { return pin::deepspeed_pin_tensor_t::instance(); }
 
 size_t locked_now() { return test::locked_bytes() - locked_before; }
 

@@ -1,5 +1,6 @@
 // Guards: the registry's books equal VmLck; a region lives as long as its last alias or use; freed
-// pages are reused.
+// pages are reused. Everything here stays below 8 MiB locked, the usual limit, so that it runs
+// without privileges.
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -12,24 +13,21 @@
 #include "check.h"
 #include "locked_bytes.h"
 #include "pin/deepspeed_pin_tensor.h"
+#include "pin_registry.h"
 #include "sys/syscalls.h"
 
 using namespace deepnvme;
 using pin::PinError;
 using pin::Region;
 using pin::RegionUse;
+using test::KiB;
+using test::MiB;
+using test::page;
+using test::registry;
 
 namespace {
 
-// Everything here stays below 8 MiB locked, the usual limit, so that the test runs without
-// privileges.
-constexpr size_t KiB = size_t{1} << 10;
-constexpr size_t MiB = size_t{1} << 20;
-constexpr size_t page = 4096;
-
 const size_t locked_before = test::locked_bytes();
-
-pin::deepspeed_pin_tensor_t& registry() { return pin::deepspeed_pin_tensor_t::instance(); }
 
 // The books, once they are known to equal what the kernel counts.
 pin::Stats checked_stats() {

@@ -12,17 +12,17 @@
 #include "check.h"
 #include "locked_bytes.h"
 #include "pin/deepspeed_pin_tensor.h"
+#include "pin_registry.h"
 
 using namespace deepnvme;
 using pin::Region;
 using pin::RegionUse;
+using test::registry;
 
 namespace {
 
 constexpr size_t sizes[] = {1, 4096, 9000, 100'000, 262'144, 300'000, 524'288};
 constexpr int hang_seconds = 60;
-
-pin::deepspeed_pin_tensor_t& registry() { return pin::deepspeed_pin_tensor_t::instance(); }
 
 struct Shared {
     std::atomic<std::byte*> latest{nullptr};  // of any thread: may be gone when another looks
