@@ -9,7 +9,8 @@ the C++ is built:
 2. Sources compile two at a time (``DEEPNVME_JOBS``), and only those whose source, headers or flags
    changed.
 
-``DEEPNVME_WITHOUT=liburing,libaio`` leaves engines out. ``DEEPNVME_SANITIZE=address,undefined``
+``DEEPNVME_WITHOUT=liburing,libaio`` leaves engines out; ``DEEPNVME_REQUIRE=liburing,libaio`` fails
+the build instead of leaving one out. ``DEEPNVME_SANITIZE=address,undefined``
 builds under these sanitizers of the compiler, with objects of their own. ``python setup.py
 engine_flags`` prints what step 1 found, for builds without Python (tests/cpp/Makefile). Nothing
 here needs torch.
@@ -30,6 +31,7 @@ from pathlib import Path
 
 from setuptools import Command, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 JOBS = 2
@@ -144,7 +146,7 @@ def one_line_reason(output: str) -> str:
 
 def probe(engine: Engine) -> Probe:
     """Compiles and links ``engine``'s program: as a shared object, since the extension is one."""
-    if engine.library in left_out_by_the_user():
+    if engine.library in named_by_the_user("DEEPNVME_WITHOUT"):
         return Probe(engine, reason="left out by DEEPNVME_WITHOUT")
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
     compiler += ["-std=c++20", "-fPIC", *environment_flags("CPPFLAGS", "CXXFLAGS")]
@@ -176,15 +178,26 @@ def exports_option(directory: str) -> str:
     return f"-Wl,--version-script={Path(directory, EXPORTS_FILE)}"
 
 
-def left_out_by_the_user() -> frozenset[str]:
-    names = frozenset(filter(None, re.split(r"[,\s]+", os.environ.get("DEEPNVME_WITHOUT", ""))))
+def named_by_the_user(variable: str) -> frozenset[str]:
+    """The engines' libraries that an environment variable lists."""
+    names = frozenset(filter(None, re.split(r"[,\s]+", os.environ.get(variable, ""))))
     unknown = names - {engine.library for engine in ENGINES}
     if unknown:
         raise SystemExit(
-            f"DEEPNVME_WITHOUT names {', '.join(sorted(unknown))}: "
+            f"{variable} names {', '.join(sorted(unknown))}: "
             f"it takes a comma-separated list of {', '.join(engine.library for engine in ENGINES)}"
         )
     return names
+
+
+def fail_for_what_is_required(probes: list[Probe]) -> None:
+    required = named_by_the_user("DEEPNVME_REQUIRE")
+    missing = [str(found) for found in probes if found.reason and found.engine.library in required]
+    if missing:
+        raise SystemExit(
+            f"DEEPNVME_REQUIRE={','.join(sorted(required))}, but {'; '.join(missing)}: "
+            "install the headers, or do not require it"
+        )
 
 
 def must_compile(target: str, source: str) -> bool:
@@ -196,6 +209,16 @@ def must_compile(target: str, source: str) -> bool:
     used = [source, *text.partition(": ")[2].split()]
     built = Path(target).stat().st_mtime
     return any(not Path(name).exists() or Path(name).stat().st_mtime > built for name in used)
+
+
+class BuildPackages(build_py):
+    """``build_py`` whose copies of the packages have no module that is gone from the source."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            for package in {name.partition(".")[0] for name in self.packages or ()}:
+                shutil.rmtree(Path(self.build_lib, package), ignore_errors=True)
+        super().run()
 
 
 class BuildExtension(build_ext):
@@ -214,6 +237,7 @@ class BuildExtension(build_ext):
         probes = [probe(engine) for engine in ENGINES]
         for found in probes:
             print(f"engine {found}", flush=True)
+        fail_for_what_is_required(probes)
         for extension in self.extensions:
             extension.define_macros += [found.define for found in probes]
             extension.extra_link_args += [arg for found in probes for arg in found.link_args]
@@ -306,5 +330,9 @@ if __name__ == "__main__":
     wants_engine_flags_only = sys.argv[-1] == "engine_flags"
     setup(
         ext_modules=[] if wants_engine_flags_only else [extension()],
-        cmdclass={"build_ext": BuildExtension, "engine_flags": EngineFlags},
+        cmdclass={
+            "build_py": BuildPackages,
+            "build_ext": BuildExtension,
+            "engine_flags": EngineFlags,
+        },
     )
