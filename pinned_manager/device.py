@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 import torch
 
+# For whoever makes a device known that torch does not know.
+__all__ = ["Device", "Event", "register_device", "unregister_device"]
+
 
 class Event(Protocol):
     """A point in a device's work."""

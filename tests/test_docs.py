@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -18,7 +19,11 @@ from support.child import run_child
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.glob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "examples")),
+]
 PAGES_WITH_CODE = [page for page in PAGES if "```python\n" in page.read_text()]
 SOURCES = [
     *ROOT.glob("*.py"),
@@ -75,6 +80,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in headings(linked), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_prose_has_120_columns(page: Path) -> None:
+    """A row of a table is a line, however long."""
+    lines = enumerate(page.read_text().splitlines(), 1)
+    assert [number for number, line in lines if len(line) > 120 and line[0] != "|"] == []
+
+
 @pytest.mark.parametrize(
     ("page", "described"),
     [
@@ -105,8 +117,8 @@ def test_every_environment_variable_is_described() -> None:
     used = set()
     for file in SOURCES:
         if file.suffix in (".py", ".cpp"):
-            calls = r"(?:environ(?:\.get)?[(\[]|getenv\()\s*\"(D[A-Z]+_[A-Z_]+)\""
-            used |= set(re.findall(calls, file.read_text()))
+            call = r"(?:environ(?:\.get)?[(\[]|getenv\(|named_by_the_user\()"
+            used |= set(re.findall(rf"{call}\s*\"(D[A-Z]+_[A-Z_]+)\"", file.read_text()))
     assert used >= {"DEEPNVME_BACKEND", "DEEPNVME_PIN_CACHE_BYTES", "DEEPNVME_WITHOUT"}
     assert {name for name in used if f"## {name}\n" not in text} == set()
 
@@ -117,6 +129,26 @@ def test_every_file_is_on_the_map() -> None:
     for package in ("aio", "pinned_manager"):
         wanted |= {file.name for file in (ROOT / package).rglob("[!_]*.py")}
     assert wanted - named == set()
+
+
+def test_every_module_says_what_it_is() -> None:
+    """So does the `__init__` of a folder: what belongs there."""
+    folders = ("aio", "benchmarks", "examples", "pinned_manager", "tests", "tools")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 200
+    silent = [name_of(file) for file in files if not ast.get_docstring(ast.parse(file.read_text()))]
+    assert silent == []
+
+
+def test_every_folder_of_code_is_on_the_map() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    sources = [
+        file for package in ("aio", "pinned_manager") for file in (ROOT / package).rglob("*.py")
+    ]
+    folders = {name_of(file.parent) for file in [*sources, *(ROOT / "csrc").rglob("*.cpp")]}
+    assert folders >= {"aio", "csrc/io", "pinned_manager/states"}
+    missing = [name for name in folders if not re.search(rf"^(### |`){name}\b", text, re.MULTILINE)]
+    assert missing == []
 
 
 @pytest.mark.not_sanitized("mypy looks at the shipped extension, whose types are the same")
