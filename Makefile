@@ -16,7 +16,8 @@ export APT DEEPNVME_WITHOUT
 
 CSRC := $(shell find csrc)
 CXX_STYLED = $(shell find csrc tests/cpp tests/fuzz tests/native -name '*.h' -o -name '*.cpp')
-TYPED := aio pinned_manager benchmarks examples
+TYPED := aio pinned_manager benchmarks examples tools
+SPELLED := $(wildcard *.md *.py *.toml) Makefile _deepnvme-stubs aio benchmarks csrc docs examples pinned_manager tests tools
 
 # The extension is looked at again, which costs a second, where its file is gone, an engine is to be left out, or one
 # was left out last time: its library may have come since.
@@ -24,7 +25,7 @@ LOOK_AGAIN := $(if $(wildcard _deepnvme*.so),,FORCE)$(if $(DEEPNVME_WITHOUT),FOR
 LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FORCE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-asan lint format bench soak fuzz clean FORCE
+.PHONY: help setup demo test test-asan lint format bench soak fuzz tidy coverage docs wheel clean FORCE
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -43,11 +44,12 @@ test: setup ## the whole test suite
 test-asan: setup ## the suite on the extension built under AddressSanitizer and UBSan
 	@tools/test_asan.sh $(ARGS)
 
-lint: setup ## ruff, mypy and clang-format, as checks
+lint: setup ## ruff, mypy, clang-format and codespell, as checks
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary $(TYPED)
 	@$(BIN)/clang-format --dry-run -Werror $(CXX_STYLED)
+	@$(BIN)/codespell --skip "*.so,__pycache__,corpus,results" $(SPELLED)
 	@echo "lint: clean"
 
 format: setup ## rewrite Python and C++ in the project's style
@@ -66,6 +68,19 @@ soak: setup ## random load with faults for MINUTES=10, every byte checked
 fuzz: setup ## coverage-guided fuzzing for SECONDS=60, all targets together
 	@tools/system_packages.sh fuzz
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
+
+coverage: setup ## what the tests reach, in Python and in C++
+	@tools/system_packages.sh tests
+	@tools/coverage.sh $(or $(ARGS),-n 2 --dist loadfile)
+
+tidy: setup ## clang-tidy on the C++, minutes
+	@tools/tidy.sh
+
+docs: setup ## write docs/api.md from the docstrings
+	@$(BIN)/python tools/api_reference.py
+
+wheel: setup ## the sdist and a manylinux wheel for this Python, in dist
+	@tools/build_wheel.sh
 
 clean: ## remove what was built; .venv stays (rm -r .venv starts over)
 	rm -rf build dist *.egg-info _deepnvme*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

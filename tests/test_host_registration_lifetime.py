@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from support.counters import status_kb
 from support.dlpack import Consumed
 from support.fake_accelerator import FakeAccelerator, fake_accelerator
 from support.forks import expect_child_ok, fork_and
+from support.threads import in_threads
 
 MIB = 1 << 20
 SIZES = (4096, MIB)  # of a shared mapping, and of its own
@@ -270,25 +272,16 @@ def test_any_order(steps: list[tuple[int, str]]) -> None:
 def test_threads() -> None:
     with fake_accelerator() as accelerator:
         accelerator.looks_at_memory = False  # reading /proc so often would take minutes
-        failures: list[BaseException] = []
 
         def churn(seed: int) -> None:
-            try:
-                for turn in range(150):
-                    nbytes = (4096, 300_000, 600_000)[(seed + turn) % 3]
-                    region = Consumed(_deepnvme.pin.allocate_dlpack(nbytes, str(seed)))
-                    if turn % 5 == 0:
-                        _deepnvme.pin.release(region.address)
-                    region.let_go(with_gil=turn % 2 == 0)
-                    if turn % 11 == 0:
-                        empty_cache()
-            except BaseException as error:
-                failures.append(error)
+            for turn in range(150):
+                nbytes = (4096, 300_000, 600_000)[(seed + turn) % 3]
+                region = Consumed(_deepnvme.pin.allocate_dlpack(nbytes, str(seed)))
+                if turn % 5 == 0:
+                    _deepnvme.pin.release(region.address)
+                region.let_go(with_gil=turn % 2 == 0)
+                if turn % 11 == 0:
+                    empty_cache()
 
-        threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
+        in_threads(*(partial(churn, seed) for seed in range(8)))
         assert pinned_stats()["in_use"] == 0

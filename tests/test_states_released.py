@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pinned_manager.states.owners import moving
 from support.counters import counters
 from support.forks import expect_child_ok, fork_and
 from support.states import PLACES, picture, small_model, tensors_of, train
+from support.threads import in_threads
 
 
 def training() -> Any:
@@ -60,27 +62,18 @@ def test_targets_in_many_threads(disk: Path) -> None:
     """Each its own target, and all of them one: a move waits for the one before it."""
     shared = training()
     before = picture(tensors_of(shared))
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            own = torch.optim.SGD([torch.nn.Parameter(torch.full((3000,), float(number)))])
-            own_before = picture(tensors_of(own))
-            for turn in range(10):
-                place = PLACES[(number + turn) % 2]
-                for optimizer in (own, shared):
-                    offload_states(optimizer, device=place, nvme_path=disk)
-                    reload_states(optimizer)
-                assert picture(tensors_of(own)) == own_before
-        except BaseException as failure:
-            failures.append(failure)
+        own = torch.optim.SGD([torch.nn.Parameter(torch.full((3000,), float(number)))])
+        own_before = picture(tensors_of(own))
+        for turn in range(10):
+            place = PLACES[(number + turn) % 2]
+            for optimizer in (own, shared):
+                offload_states(optimizer, device=place, nvme_path=disk)
+                reload_states(optimizer)
+            assert picture(tensors_of(own)) == own_before
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_threads(*(partial(work, number) for number in range(4)))
     assert picture(tensors_of(shared)) == before
 
 
