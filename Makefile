@@ -25,12 +25,12 @@ LOOK_AGAIN := $(if $(wildcard _deepnvme*.so),,FORCE)$(if $(DEEPNVME_WITHOUT),FOR
 LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FORCE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-asan lint format bench soak fuzz tidy coverage docs wheel clean FORCE
+.PHONY: help setup demo test test-asan lint format bench bench-peers soak fuzz tidy coverage docs wheel clean FORCE
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
 setup: $(VENV)/.extension $(VENV)/.installed ## system headers (apt, where it may), .venv, torch, the extension
 
@@ -61,6 +61,12 @@ bench: setup ## measure beside fio in DIR=directory
 	@tools/system_packages.sh tests
 	@mkdir -p $(DIR)
 	@$(BIN)/python -m benchmarks --dir $(DIR) $(ARGS)
+
+bench-peers: setup ## install the peers into .venv-peers, and measure all on the same work in DIR=directory
+	@tools/system_packages.sh peers
+	@tools/bench_peers.sh $(VENV)
+	@mkdir -p $(DIR)
+	@TORCH_EXTENSIONS_DIR=$(CURDIR)/.venv-peers/operators .venv-peers/bin/python -m benchmarks --only peers --dir $(DIR) $(ARGS)
 
 soak: setup ## random load with faults for MINUTES=10, every byte checked
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(ARGS)

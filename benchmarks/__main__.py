@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,21 +16,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from aio.measure import fio, machine
+from aio.measure.files import work_folder
+from aio.measure.harness import BenchError
+from aio.measure.sizes import parse_size
+
 from . import (
     deepspeed_peer,
-    fio,
     fresh_write,
     large_tensor,
-    machine,
     many_files,
     mixed_state,
     optimizer_step,
+    peers,
     pinning,
+    plot,
     report,
     small_ops,
 )
 from .context import BLOCK_SIZE, QUEUE_DEPTH, Context
-from .harness import BenchError
 from .results import Result
 
 BENCHMARKS: dict[str, Callable[[Context], Result]] = {
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Context], Result]] = {
     "mixed_state": mixed_state.run,
     "small_ops": small_ops.run,
     "optimizer_step": optimizer_step.run,
+    "peers": peers.run,
     "pinning": pinning.run,
 }
 
@@ -55,12 +57,11 @@ _ROOM = 1 << 29
 
 def size(text: str) -> int:
     """Bytes of "64K", "256M", "1G" or a plain number; binary units, a whole number of 4 MiB."""
-    match = re.fullmatch(r"(\d+)([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 256M or 1G")
-    unit = {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()]
-    nbytes = int(match[1]) << unit
-    if nbytes == 0 or nbytes % (4 << 20):
+    try:
+        nbytes = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if nbytes % (4 << 20):
         raise argparse.ArgumentTypeError(f"{text}: must be a multiple of 4 MiB")
     return nbytes
 
@@ -86,6 +87,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--size", type=size, help="bytes of the large tensor (1G; 256M if quick)")
     parser.add_argument("--rounds", type=int, help="rounds of each comparison (3; 2 if quick)")
     parser.add_argument("--json", type=Path, help="where the JSON goes (benchmarks/results/)")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="where a PNG of each table goes")
     parser.add_argument(
         "--deepspeed-python", metavar="PYTHON",
         help="an interpreter that has deepspeed, if this one has not",
@@ -93,6 +95,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.deepspeed_python and shutil.which(options.deepspeed_python) is None:
+        parser.error(f"--deepspeed-python: {options.deepspeed_python} is no program")
+    if options.png is not None and (reason := plot.missing()):
+        parser.error(f"--png: {reason}")
     options.size = options.size or ((256 << 20) if options.quick else (1 << 30))
     options.rounds = options.rounds or (2 if options.quick else 3)
     return options
@@ -114,7 +120,10 @@ def measure(
     try:
         for name in chosen:
             started = time.monotonic()
-            with console.status(name) as status, _work_folder(directory) as folder:
+            with (
+                console.status(name) as status,
+                work_folder(directory, "deepnvme-bench-") as folder,
+            ):
                 context = Context(
                     folder=folder,
                     file_system=about["file_system"],
@@ -128,28 +137,26 @@ def measure(
                 )
                 result = _attempt(name, context)
             report.show(console, result)
+            if name == "peers":
+                console.print(escape(report.markdown(result)), soft_wrap=True, highlight=False)
+            if options.png is not None:
+                where = f"{about.get('device', '')} {about['file_system']}".strip()
+                for path in plot.draw(result, options.png, where):
+                    console.print(f"drawn: {path}", style="dim", soft_wrap=True)
             console.print(f"{name} took {time.monotonic() - started:.0f} s", style="dim")
             results.append(result)
     finally:
         if peer is not None:
             peer.close()
-    console.rule(f"[bold]Targets, {directory}[/bold]", align="left")
-    console.print(report.verdict_table([v for result in results for v in result.verdicts]))
+    verdicts = [verdict for result in results for verdict in result.verdicts]
+    if verdicts:
+        console.rule(f"[bold]Targets, {directory}[/bold]", align="left")
+        console.print(report.verdict_table(verdicts))
     return {
         **about,
         "deepspeed": peer.version if peer else missing,
         "benchmarks": [report.as_json(result) for result in results],
     }
-
-
-@contextmanager
-def _work_folder(directory: Path) -> Iterator[Path]:
-    """An empty folder of our own, gone afterwards whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="deepnvme-bench-", dir=directory))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _progress(status: Status, name: str, text: str) -> None:
@@ -175,7 +182,7 @@ def main() -> int:
     if fio.version() is None:
         console.print("fio is missing: apt-get install fio", style="bold red")
         return 1
-    about = machine.describe()
+    about = machine.describe("python -m benchmarks")
     console.print(about, highlight=False)
     report.warn_if_busy(console, about["load_average"][0], about["cores"])
     start = time.monotonic()

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .harness import BenchError, Contestant, Sample
+from aio.measure.harness import BenchError, Contestant, Sample
 
 _WORKER = Path(__file__).with_name("deepspeed_worker.py")
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('deepspeed') else 3)"

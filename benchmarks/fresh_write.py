@@ -5,12 +5,13 @@ No target: it is here so that the overwrites of `large_tensor` are not taken for
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
+from aio.measure import fio
+from aio.measure.harness import run_rounds
+from aio.measure.transfers import pinned
 
-from . import fio, ours, python_peer
+from . import ours, python_peer
+from .conditions import fresh
 from .context import Context
-from .harness import Contestant, Sample, run_rounds
 from .layout import Piece
 from .results import Result
 
@@ -21,7 +22,7 @@ def run(context: Context) -> Result:
     """--size bytes of pinned memory into a file that is not there, once a round."""
     result = Result("fresh_write", TITLE)
     path = context.folder / "fresh.bin"
-    with ours.handle(context) as handle, ours.pinned(handle, context.size) as tensor:
+    with ours.handle(context) as handle, pinned(handle, context.size) as tensor:
         job = fio.Job(
             "write",
             # Later arguments win. fio would else allocate the file before it starts its clock.
@@ -45,18 +46,8 @@ def run(context: Context) -> Result:
             )  # fmt: skip
         else:
             result.missing["DeepSpeed"] = context.deepspeed_missing
-        contestants = [_removing(contestant, path) for contestant in contestants]
+        contestants = [fresh(contestant, path) for contestant in contestants]
         series = run_rounds(contestants, context.rounds, context.progress)
     work = f"write {context.size / 2**20:.0f} MiB, 1 MiB blocks, no fsync"
     result.add(work, "fresh file", series, fio.best(series))
     return result
-
-
-def _removing(contestant: Contestant, path: Path) -> Contestant:
-    """The contestant, with the file gone before its clock starts."""
-
-    def fresh() -> Sample:
-        path.unlink(missing_ok=True)
-        return contestant.run()
-
-    return dataclasses.replace(contestant, run=fresh, warm_up=None)

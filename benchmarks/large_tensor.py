@@ -7,10 +7,14 @@ from pathlib import Path
 
 import torch
 
-from . import fio, ours, python_peer
+from aio.measure import fio
+from aio.measure.files import prepare_file
+from aio.measure.harness import Contestant, Series, run_rounds
+from aio.measure.transfers import pinned
+
+from . import ours, python_peer
 from .context import Context
-from .harness import Contestant, Series, run_rounds
-from .layout import Piece, prepare_file, touched
+from .layout import Piece, touched
 from .results import Result, Verdict, at_least, at_most, not_measured
 
 TITLE = "One large tensor"
@@ -21,13 +25,13 @@ def run(context: Context) -> Result:
     result = Result("large_tensor", TITLE)
     path = prepare_file(context.folder / "large.bin", context.size)
     with ours.handle(context) as owner:
-        with ours.pinned(owner, context.size) as pinned:
-            tensors = {"pinned": pinned, "plain": touched(context.size)}
+        with pinned(owner, context.size) as locked:
+            tensors = {"pinned": locked, "plain": touched(context.size)}
             for reading in (True, False):
                 with ExitStack() as handles:
                     _whole(context, result, handles, path, tensors, reading)
             del tensors
-        with ours.pinned(owner, context.size // 4 + 4096) as block:
+        with pinned(owner, context.size // 4 + 4096) as block:
             for reading in (True, False):
                 with ExitStack() as handles:
                     _slices(context, result, handles, path, block, reading)

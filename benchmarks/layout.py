@@ -1,90 +1,17 @@
-"""The files that the contestants move: prepared before anything is timed, and checked.
-
-Files hold random data, are written through O_DIRECT where it works, allocated in full and
-fsync'ed, and their page cache is dropped per file, so that a write is an overwrite of allocated
-blocks and a read comes from the device.
-"""
+"""Tensors and where they lie in the files, and the proof that a transfer moved their bytes."""
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from .harness import BenchError
-
-PAGE = 4096
-_BLOCK = 16 << 20
-
-
-def prepare_file(path: Path, nbytes: int) -> Path:
-    """Write `nbytes` of random data to `path`, fsync it and drop its page cache."""
-    buffer = mmap.mmap(-1, _BLOCK)
-    buffer.write(os.urandom(_BLOCK))
-    rewritable = nbytes % PAGE == 0
-    descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=rewritable)
-    try:
-        for offset in range(0, nbytes, _BLOCK):
-            # A counter in each block keeps the blocks different without generating gigabytes.
-            buffer[:8] = offset.to_bytes(8, "little")
-            view = memoryview(buffer)[: min(_BLOCK, nbytes - offset)]
-            while view:
-                written = os.pwrite(descriptor, view, offset)
-                offset, view = offset + written, view[written:]
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-    return path
-
-
-def prepare_files(folder: Path, count: int, nbytes: int) -> list[Path]:
-    """`count` files of `nbytes` of random data each, named `t.0`, `t.1`, ... as fio is told."""
-    folder.mkdir(parents=True)
-    paths = [folder / f"t.{number}" for number in range(count)]
-    buffer = mmap.mmap(-1, nbytes)
-    for path in paths:
-        buffer[:] = os.urandom(nbytes)
-        descriptor = _open(path, os.O_WRONLY | os.O_CREAT, direct=nbytes % PAGE == 0)
-        try:
-            if os.pwrite(descriptor, buffer, 0) != nbytes:
-                raise BenchError(f"{path}: short write while preparing it")
-            if path is paths[-1]:
-                # With O_DIRECT the data is out already, and one commit of the journal covers the
-                # metadata of every file before; an fsync for each would take longer than the runs.
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    for path in paths:
-        drop_cache(path, write_back=False)
-    return paths
-
-
-def _open(path: Path, flags: int, direct: bool) -> int:
-    if direct:
-        try:
-            return os.open(path, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-    return os.open(path, flags, 0o600)
-
-
-def drop_cache(path: Path, write_back: bool = True) -> None:
-    """Drop the page cache of one file, after writing it back if asked; needs no root."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        if write_back:
-            os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+from aio.measure.files import PAGE
+from aio.measure.harness import BenchError, Sample, Stopwatch
 
 
 @dataclass(frozen=True)
@@ -132,14 +59,39 @@ def touched(nbytes: int) -> torch.Tensor:
     return torch.full((nbytes,), 1, dtype=torch.uint8)
 
 
-def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, from /proc/self/mountinfo."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    found = ""
-    with open("/proc/self/mountinfo") as mounts:
-        for line in mounts:
-            left, _, right = line.partition(" - ")
-            if left.split()[2] == wanted:
-                found = right.split()[0]
-    return found or "unknown"
+@dataclass(frozen=True)
+class StateDict:
+    """Tensors under names, as a checkpoint has them."""
+
+    tensors: dict[str, torch.Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def sample(self, watch: Stopwatch, mode: str) -> Sample:
+        """All of it, moved while the watch ran."""
+        return Sample(watch.seconds, self.nbytes, watch.cpu_seconds, len(self.tensors), mode)
+
+
+def state_dict(count: int, nbytes: int) -> StateDict:
+    """`count` float32 tensors of plain torch memory, `nbytes` in all, each with other values."""
+    elements = nbytes // count // 4
+    return StateDict({f"layer.{i}.weight": torch.randn(elements) for i in range(count)})
+
+
+def spots_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the first, the middle and the last bytes of a tensor."""
+    octets = tensor.view(torch.uint8).reshape(-1)
+    middle = len(octets) // 2
+    return torch.cat([octets[:PAGE], octets[middle : middle + PAGE], octets[-PAGE:]])
+
+
+def refuse_other(loaded: Mapping[str, torch.Tensor], state: StateDict, path: Path) -> None:
+    """Raise BenchError unless every tensor came back, with the same bytes at its spots."""
+    for name, tensor in state.tensors.items():
+        found = loaded.get(name)
+        if found is None or found.shape != tensor.shape:
+            raise BenchError(f"{path}: {name} is missing or has another shape")
+        if not torch.equal(spots_of(found), spots_of(tensor)):
+            raise BenchError(f"{path}: {name} has other bytes than were written")

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from .harness import BenchError
+from aio.measure.harness import BenchError
 
 _PAGE = 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from . import fio, ours
+from aio.measure import fio
+from aio.measure.files import prepare_file, prepare_files
+from aio.measure.harness import Contestant, run_rounds
+from aio.measure.transfers import pinned
+
+from . import ours
 from .context import Context
-from .harness import Contestant, run_rounds
-from .layout import Piece, prepare_file, prepare_files
+from .layout import Piece
 from .results import Result, at_least, not_measured
 
 TITLE = "Many tensors of 64 KiB"
@@ -26,7 +30,7 @@ def run(context: Context) -> Result:
     single = prepare_file(context.folder / "single.bin", count * NBYTES)
     with ExitStack() as stack:
         owner = stack.enter_context(ours.handle(context))
-        tensors = [stack.enter_context(ours.pinned(owner, NBYTES)) for _ in range(count)]
+        tensors = [stack.enter_context(pinned(owner, NBYTES)) for _ in range(count)]
         separate = [Piece(tensor, path) for tensor, path in zip(tensors, paths, strict=True)]
         shared = [Piece(tensor, single, i * NBYTES) for i, tensor in enumerate(tensors)]
         for reading in (True, False):

@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from . import fio, ours
+from aio.measure import fio
+from aio.measure.files import prepare_file
+from aio.measure.harness import Contestant, run_rounds
+from aio.measure.transfers import pinned
+
+from . import ours
 from .context import Context
-from .harness import Contestant, run_rounds
-from .layout import Piece, prepare_file
+from .layout import Piece
 from .results import Result, at_least
 
 TITLE = "Optimizer state, interleaved reads and writes"
@@ -26,7 +30,7 @@ def run(context: Context) -> Result:
     sizes = _sizes(context.size)
     total = sum(sizes)
     path = prepare_file(context.folder / "state.bin", total)
-    with ours.handle(context) as handle, ours.pinned(handle, total) as memory:
+    with ours.handle(context) as handle, pinned(handle, total) as memory:
         pieces, offset = [], 0
         for nbytes in sizes:
             pieces.append(Piece(memory[offset : offset + nbytes], path, offset))

@@ -9,13 +9,24 @@ from typing import Any
 
 import torch
 
+from aio.measure import fio
+from aio.measure.files import prepare_file
+from aio.measure.harness import (
+    BenchError,
+    Contestant,
+    Ratio,
+    Sample,
+    Series,
+    compare,
+    run_rounds,
+    stopwatch,
+)
+from aio.measure.transfers import bytes_by_path, moved_since
 from aio.swap import SwappedOptimizer, SwapStore
 from aio.swap.optimizer import SUB_GROUP_BYTES
 
-from . import fio, ours
+from . import ours
 from .context import Context
-from .harness import BenchError, Contestant, Ratio, Sample, Series, compare, run_rounds, stopwatch
-from .layout import prepare_file
 from .results import Met, Result, Verdict, not_measured
 
 TITLE = "Optimizer step, states on the drive"
@@ -197,9 +208,9 @@ class _Swapped:
 
     def run(self) -> Sample:
         """One step, all bytes of which the handle has seen."""
-        before = ours.bytes_by_path(self._handle)
+        before = bytes_by_path(self._handle)
         sample = _timed(self._optimizer.step, 2 * self._states)
-        moved = ours.moved_since(self._handle, before)
+        moved = moved_since(self._handle, before)
         self.moved_bytes = sum(moved.values())
         stats = self._optimizer.stats()
         last = stats["last_step"]

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 import aio
+from aio.measure.harness import BenchError, Contestant, Sample, stopwatch
+from aio.measure.transfers import bytes_by_path, in_words, moved_since
 
 from .context import Context
-from .harness import BenchError, Contestant, Sample, stopwatch
 from .layout import Check, Piece
-
-PATHS = {
-    "fixed": "direct, fixed buffers",
-    "direct": "direct",
-    "staged": "direct, staged copy",
-    "buffered": "page cache",
-}
 
 
 def handle(context: Context) -> Any:
@@ -27,28 +18,6 @@ def handle(context: Context) -> Any:
     return aio.aio_handle(
         block_size=context.block_size, queue_depth=context.queue_depth, intra_op_parallelism=1
     )
-
-
-@contextmanager
-def pinned(owner: Any, nbytes: int) -> Iterator[torch.Tensor]:
-    """A page-locked uint8 tensor of `nbytes`, released at the end."""
-    tensor = owner.new_cpu_locked_tensor(nbytes, torch.empty(0, dtype=torch.uint8))
-    tensor.fill_(1)
-    try:
-        yield tensor
-    finally:
-        owner.free_cpu_locked_tensor(tensor)
-
-
-def bytes_by_path(owner: Any) -> dict[str, int]:
-    """Bytes that the handle has moved so far, read and written, for each of `PATHS`."""
-    sides = owner.stats()["bytes"]
-    return {path: sides["read"][path] + sides["write"][path] for path in PATHS}
-
-
-def moved_since(owner: Any, before: dict[str, int]) -> dict[str, int]:
-    """What has been added to `bytes_by_path` since `before`."""
-    return {path: total - before[path] for path, total in bytes_by_path(owner).items()}
 
 
 class Runner:
@@ -100,11 +69,8 @@ class Runner:
 
 
 def mode_of(moved: dict[str, int], context: Context) -> str:
-    """The paths that carried at least one per cent of the bytes, in words."""
-    total = sum(moved.values())
-    names = [PATHS[path] for path, nbytes in moved.items() if nbytes * 100 >= total > 0]
-    words = " + ".join(names) or "none"
-    return f"{words} (memory)" if context.on_tmpfs else words
+    """How the bytes went, in words."""
+    return f"{in_words(moved)} (memory)" if context.on_tmpfs else in_words(moved)
 
 
 def whole(

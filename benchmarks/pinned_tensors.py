@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import torch
 
 import _deepnvme
+from aio.measure.harness import BenchError, TimedCalls
 from pinned_manager import empty_cache, is_pinned, pin_empty, pin_memory
 
 from . import libc_lock
 from .context import Context
-from .harness import BenchError, TimedCalls
 from .results import CallRow, Met, Result, Verdict, at_most, not_measured
 
 REGIONS = (10, 100, 1000, 10_000)

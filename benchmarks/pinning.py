@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from aio.measure.harness import BenchError, TimedCalls
 from pinned_manager import empty_cache
 
 from . import libc_lock, ours, pinned_tensors
 from .context import Context
-from .harness import BenchError, TimedCalls
 from .results import CallRow, Result, Verdict
 
 TITLE = "Page-locking"

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .harness import Series, TimedCalls, percentile
+from aio.measure.harness import Series, TimedCalls, percentile
+
 from .results import CallRow, Result, Row, Verdict
 
 _COLOURS = {"yes": "green", "no": "red", "one of two": "yellow", "not measured": "dim"}
@@ -32,7 +33,7 @@ def show(console: Console, result: Result) -> None:
     if result.verdicts:
         console.print(verdict_table(result.verdicts))
     for peer, reason in result.missing.items():
-        console.print(f"{peer} is missing: {escape(reason)}", style="dim")
+        console.print(f"missing: {escape(peer)}: {escape(reason)}", style="dim")
     if result.error:
         console.print(f"aborted: {escape(result.error)}", style="bold red")
 
@@ -111,6 +112,26 @@ def duration(seconds: float) -> str:
         if seconds * scale >= 1:
             return f"{seconds * scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def markdown(result: Result) -> str:
+    """The rates as a Markdown table: a line for each contestant, a column for each work."""
+    works = list(dict.fromkeys(row.work for row in result.rows))
+    cells = {(row.series.name, row.work): _markdown_cell(row.series) for row in result.rows}
+    lines = ["| | " + " | ".join(works) + " |", "| --- |" + " --- |" * len(works)]
+    for name in dict.fromkeys(row.series.name for row in result.rows):
+        lines.append(
+            "| " + " | ".join([name, *(cells.get((name, work), "") for work in works)]) + " |"
+        )
+    return "\n".join(lines)
+
+
+def _markdown_cell(series: Series) -> str:
+    rates = series.rates()
+    return (
+        f"{series.median_rate():.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), "
+        f"{series.median_cpu_per_gb():.3f} CPU s/GB, {series.mode}"
+    )
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .harness import Ratio, Series, TimedCalls, compare
+from aio.measure.harness import Ratio, Series, TimedCalls, compare
 
 Met = Literal["yes", "no", "one of two", "not measured"]
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from aio.measure.files import drop_cache, prepare_file
+from aio.measure.harness import Ratio, TimedCalls, compare, time_calls
+from aio.measure.transfers import bytes_by_path, moved_since, pinned
+
 from . import ours, python_peer
 from .context import Context
-from .harness import Ratio, TimedCalls, compare, time_calls
-from .layout import drop_cache, prepare_file
 from .results import CallRow, Met, Result, Verdict, at_most, not_measured
 
 TITLE = "Fixed costs of one call"
@@ -25,7 +27,7 @@ def run(context: Context) -> Result:
     """4 KiB reads against open + preadv + close, handles, is_pinned among 5,000 regions."""
     result = Result("small_ops", TITLE)
     path = prepare_file(context.folder / "small.bin", 2 * NBYTES)
-    with ours.handle(context) as handle, ours.pinned(handle, NBYTES) as tensor:
+    with ours.handle(context) as handle, pinned(handle, NBYTES) as tensor:
         _read(context, result, handle, tensor, path, 0)
         _read(context, result, handle, torch.ones(NBYTES, dtype=torch.uint8), path, 1)
     _deepspeed(context, result, prepare_file(context.folder / "whole.bin", NBYTES))
@@ -41,7 +43,7 @@ def _read(
     direct = offset == 0
     name = str(path)
     mode = context.fio_mode if direct else "page cache"
-    before = ours.bytes_by_path(handle)
+    before = bytes_by_path(handle)
     series = time_calls(
         [
             (OURS, mode, lambda: handle.sync_pread(tensor, name, offset)),
@@ -51,7 +53,7 @@ def _read(
         calls=50 if context.quick else 100,
     )
     # The handle says itself what it did, which need not be what was meant.
-    series[OURS].mode = ours.mode_of(ours.moved_since(handle, before), context)
+    series[OURS].mode = ours.mode_of(moved_since(handle, before), context)
     drop_cache(path)
     work = f"4 KiB read at offset {offset}"
     result.calls += [CallRow(work, calls) for calls in series.values()]
@@ -97,7 +99,7 @@ def _is_pinned(context: Context, result: Result) -> None:
     with ExitStack() as stack:
         handle = stack.enter_context(ours.handle(context))
         for _ in range(REGIONS):
-            stack.enter_context(ours.pinned(handle, NBYTES))
+            stack.enter_context(pinned(handle, NBYTES))
         plain = torch.ones(NBYTES, dtype=torch.uint8)
         is_pinned = handle.is_pinned
         if is_pinned(plain):

@@ -2,6 +2,7 @@
 # Installs what is missing from the system through apt, where that needs no password; never asks for one.
 #   tools/system_packages.sh build PYTHON   what the build needs; fails if it cannot go on without something
 #   tools/system_packages.sh tests          tools that some tests and benchmarks use; they skip without
+#   tools/system_packages.sh peers          what peers of the benchmarks build with; one is left out without
 #   tools/system_packages.sh fuzz           clang with libFuzzer and the sanitizers; no fuzzing without
 # APT=no in the environment keeps it from installing anything.
 set -euo pipefail
@@ -51,6 +52,12 @@ tests)
     want strace "command -v strace"
     want xfsprogs "command -v mkfs.xfs"
     want e2fsprogs "command -v mkfs.ext4"
+    ;;
+peers)
+    want fio "command -v fio"
+    want cmake "command -v cmake"
+    want liburing-dev "has_header liburing.h"
+    want libaio-dev "has_header libaio.h"
     ;;
 fuzz)
     want clang "command -v clang++"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,16 +13,15 @@ from typing import Any
 import torch
 
 import aio
+from aio.drives import block_device_of, mount_of, read_text, whole_drive
+from aio.measure import fio
 
-from . import fio
-from .layout import file_system
 
-
-def describe() -> dict[str, Any]:
-    """The machine, the software, the moment and the command line."""
+def describe(program: str) -> dict[str, Any]:
+    """The machine, the software, the moment and the command line (`program` and its arguments)."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": shlex.join([*program.split(), *sys.argv[1:]]),
         "kernel": platform.release(),
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
@@ -37,32 +37,22 @@ def describe() -> dict[str, Any]:
 
 def describe_folder(folder: Path) -> dict[str, Any]:
     """The file system of a directory, and the block device under it where there is one."""
-    device = os.stat(folder).st_dev
-    result: dict[str, Any] = {"directory": str(folder), "file_system": file_system(folder)}
-    block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-    if not block.exists():
+    result: dict[str, Any] = {"directory": str(folder), "file_system": mount_of(folder)[0]}
+    block = block_device_of(folder)
+    if block is None:
         return result
-    block = block.resolve()
-    # A partition has no queue of its own.
-    disk = block if (block / "queue").exists() else block.parent
+    drive = whole_drive(block)
     result["device"] = block.name
     for name in ("logical_block_size", "max_sectors_kb", "nr_requests", "scheduler", "rotational"):
-        result[name] = _read(disk / "queue" / name)
-    model = _read(disk / "device" / "model")
+        result[name] = read_text(drive / "queue" / name)
+    model = read_text(drive / "device" / "model")
     if model:
         result["model"] = model
     return result
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""  # not every device has every attribute
-
-
 def _field(path: str, name: str) -> str:
-    for line in _read(Path(path)).splitlines():
+    for line in read_text(Path(path)).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:
             return value.strip()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .harness import BenchError, Contestant, Sample, Series, fastest
+from aio.measure.harness import BenchError, Contestant, Sample, Series, fastest
 
 ENGINES: dict[str, tuple[str, ...]] = {
     "libaio": ("--ioengine=libaio",),
@@ -53,55 +53,74 @@ def one_file(path: Path, nbytes: int) -> tuple[str, ...]:
     return (f"--filename={path}", f"--size={nbytes}")
 
 
-def command(job: Job, engine: str) -> list[str]:
-    """The command line of a job on one of `ENGINES`."""
-    blocks = [] if "bssplit" in " ".join(job.arguments) else [f"--bs={job.block_size}"]
-    loops = [f"--loops={job.passes}"] if job.passes > 1 else []
-    return [
-        "fio", "--name=bench", "--output-format=json", "--direct=1", "--allow_file_create=0",
-        f"--rw={job.direction}", f"--iodepth={job.depth}",
-        *blocks, *loops, *QUIET, *ENGINES[engine], *job.arguments,
-    ]  # fmt: skip
+def command(jobs: Sequence[Job], engine: str) -> list[str]:
+    """The command line of jobs that run at the same time on one of `ENGINES`."""
+    line = ["fio", "--output-format=json"]
+    for number, job in enumerate(jobs):
+        blocks = [] if "bssplit" in " ".join(job.arguments) else [f"--bs={job.block_size}"]
+        loops = [f"--loops={job.passes}"] if job.passes > 1 else []
+        line += [
+            f"--name=job{number}", "--direct=1", "--allow_file_create=0",
+            f"--rw={job.direction}", f"--iodepth={job.depth}",
+            *blocks, *loops, *QUIET, *ENGINES[engine], *job.arguments,
+        ]  # fmt: skip
+    return line
 
 
 class Runner:
-    """Runs a job on one engine.
+    """Runs jobs, usually one, at the same time on one engine.
 
     fio reports the processor time of its own thread. Where the kernel hands io_uring's requests to
     worker threads, as it does on tmpfs, that leaves out nearly all of it; for such a job the time
     is that of the whole process, less that of a run that moves a single block.
     """
 
-    def __init__(self, job: Job, engine: str) -> None:
-        self._job = job
-        self._line = command(job, engine)
+    def __init__(self, jobs: Sequence[Job], engine: str) -> None:
+        self._jobs = jobs
+        self._engine = engine
         self._idle_cpu = 0.0
 
     def warm_up(self) -> None:
         """Learn what starting and ending costs, where it is needed."""
-        if self._job.kernel_workers:
-            self._idle_cpu = min(_start([*self._line, "--number_ios=1"])[1] for _ in range(2))
+        if any(job.kernel_workers for job in self._jobs):
+            jobs = [
+                dataclasses.replace(job, arguments=(*job.arguments, "--number_ios=1"))
+                for job in self._jobs
+            ]
+            line = command(jobs, self._engine)
+            self._idle_cpu = min(_start(line)[1] for _ in range(2))
 
     def __call__(self) -> Sample:
         """One run. Raises BenchError for any error, short transfer or missing byte."""
-        report, cpu = _start(self._line)
-        sample = parse(report, self._job)
-        if self._job.kernel_workers:
+        reports, cpu = _start(command(self._jobs, self._engine))
+        samples = [parse(*pair) for pair in zip(reports, self._jobs, strict=True)]
+        sample = _together(samples)
+        if any(job.kernel_workers for job in self._jobs):
             sample = dataclasses.replace(sample, cpu_seconds=max(cpu - self._idle_cpu, 0.0))
         return sample
 
 
-def _start(line: list[str]) -> tuple[dict[str, Any], float]:
-    """Run fio: its report on the job, and the processor seconds of the whole process."""
+def _together(samples: Sequence[Sample]) -> Sample:
+    """Jobs that ran at the same time: they took as long as the longest."""
+    return dataclasses.replace(
+        max(samples, key=lambda sample: sample.seconds),
+        nbytes=sum(sample.nbytes for sample in samples),
+        cpu_seconds=sum(sample.cpu_seconds for sample in samples),
+        operations=sum(sample.operations for sample in samples),
+    )
+
+
+def _start(line: list[str]) -> tuple[list[dict[str, Any]], float]:
+    """Run fio: its report on each job, and the processor seconds of the whole process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(line, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0 or "{" not in done.stdout:
         words = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
         raise BenchError(f"fio failed ({done.returncode}): {words[-1]}: {' '.join(line)}")
-    report = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    reports = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return report, cpu
+    return reports, cpu
 
 
 def parse(report: dict[str, Any], job: Job) -> Sample:
@@ -139,7 +158,7 @@ def contestants(job: Job, attempts: int, quick: bool = False) -> list[Contestant
     """One contestant per engine; of `attempts` runs the better counts (fio can be bimodal)."""
     engines = list(ENGINES)[1:] if quick else list(ENGINES)
 
-    runners = [(engine, Runner(job, engine)) for engine in engines]
+    runners = [(engine, Runner([job], engine)) for engine in engines]
     return [Contestant(f"fio {name}", run, attempts, run.warm_up) for name, run in runners]
 
 
