@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from _deepnvme import io as _io
+from aio.options import HandleOptions
+
+_logger = logging.getLogger("aio")
 
 BACKENDS = ("auto", "io_uring", "libaio", "posix")
 
@@ -25,3 +29,22 @@ def backend_name(backend: str | None) -> str:
     if backend not in BACKENDS:
         raise ValueError(f"{source} is {backend!r}, but must be one of {', '.join(BACKENDS)}")
     return backend
+
+
+def new_core(options: HandleOptions, backend: str | None) -> _io.Handle:
+    """What an aio_handle does its work with.
+
+    ``options.backend`` is a profile's suggestion: ``backend`` and ``DEEPNVME_BACKEND`` go before
+    it, and where it cannot run here, "auto" takes its place and that is logged. Raises as
+    aio_handle does.
+    """
+    values = options.as_dict()
+    suggested = values.pop("backend")
+    name = backend_name(backend)
+    if backend is not None or os.environ.get("DEEPNVME_BACKEND") or suggested == "auto":
+        return _io.Handle(**values, backend=name)
+    try:
+        return _io.Handle(**values, backend=backend_name(suggested))
+    except RuntimeError as error:
+        _logger.warning("the profile's backend is not used: %s", error)
+        return _io.Handle(**values, backend=name)

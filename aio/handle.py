@@ -7,17 +7,19 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from _deepnvme import io as _io
 from _deepnvme.io import AioError
-from aio.backends import backend_name
+from aio.backends import new_core
 from aio.device_transfer import DeviceTransfers, is_device_tensor
 from aio.futures import IOFuture, Ticket
+from aio.options import HandleOptions
 from aio.pin_handle import LockedTensors
+from aio.profiles import Profile, profile_options
 from pinned_manager import free_locked_tensor
 
 if TYPE_CHECKING:
@@ -42,9 +44,13 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         intra_op_parallelism: workers; all requests share them, and large ones use them all.
         backend: "auto", "io_uring", "libaio" or "posix"; None takes ``DEEPNVME_BACKEND``, or
             "auto".
+        profile: where options that are None come from: a directory that ds_nvme_tune has looked at,
+            a file that it has saved, a dict of options by name, or what find_profile has found.
+
+    What neither an argument nor the profile says is 1048576, 128, False, True, 1, "auto".
 
     Raises ValueError for a value that cannot be, RuntimeError with the reason when a named engine
-    cannot run here.
+    cannot run here, and FileNotFoundError for a directory without a profile.
 
     Buffers are torch tensors of any dtype, shape, stride and offset, objects with the buffer
     protocol, or host arrays that speak DLPack. Their bytes are moved as they are. Files are opened
@@ -61,27 +67,31 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
 
     def __init__(
         self,
-        block_size: int = 1048576,
-        queue_depth: int = 128,
-        single_submit: bool = False,
-        overlap_events: bool = True,
-        intra_op_parallelism: int = 1,
+        block_size: int | None = None,
+        queue_depth: int | None = None,
+        single_submit: bool | None = None,
+        overlap_events: bool | None = None,
+        intra_op_parallelism: int | None = None,
         *,
         backend: str | None = None,
+        profile: Profile | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        self._core = _io.Handle(
-            block_size,
-            queue_depth,
-            single_submit,
-            overlap_events,
-            intra_op_parallelism,
-            backend_name(backend),
-        )
-        self._block_size = block_size
-        self._queue_depth = queue_depth
-        self._single_submit = bool(single_submit)
-        self._overlap_events = bool(overlap_events)
-        self._intra_op_parallelism = intra_op_parallelism
+        given = {
+            "block_size": block_size,
+            "queue_depth": queue_depth,
+            "single_submit": single_submit,
+            "overlap_events": overlap_events,
+            "intra_op_parallelism": intra_op_parallelism,
+        }
+        values = {} if profile is None else profile_options(profile)
+        values.update((name, value) for name, value in given.items() if value is not None)
+        options = HandleOptions(**values)
+        self._core = new_core(options, backend)
+        self._block_size = options.block_size
+        self._queue_depth = options.queue_depth
+        self._single_submit = bool(options.single_submit)
+        self._overlap_events = bool(options.overlap_events)
+        self._intra_op_parallelism = options.intra_op_parallelism
         self._process = os.getpid()
         self._devices = DeviceTransfers(self._core)
         _open_handles.add(self)

@@ -17,6 +17,8 @@ from rich.table import Table
 import aio
 from _deepnvme import io as _io
 from _deepnvme import pin as _pin
+from aio.drives import block_device_of, mount_of, whole_drive
+from aio.measure.sizes import format_size
 
 QUEUE_LIMITS = (
     "logical_block_size",
@@ -62,7 +64,6 @@ def directory_info(directory: str) -> dict[str, Any]:
     """
     info: dict[str, Any] = {"directory": os.path.abspath(directory)}
     try:
-        device = os.stat(directory).st_dev
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".deepnvme-info-") as file:
             info.update(_io.file_alignment(file.name))
         space = os.statvfs(directory)
@@ -70,8 +71,8 @@ def directory_info(directory: str) -> dict[str, Any]:
         info["error"] = str(error)
         return info
     info["free"] = space.f_bavail * space.f_frsize
-    info["file_system"], info["source"] = _mount_of(device)
-    info["queue"] = _queue_of(device)
+    info["file_system"], info["source"] = mount_of(directory)
+    info["queue"] = _queue_of(directory)
     return info
 
 
@@ -104,8 +105,8 @@ def _memory_table(memory: dict[str, Any], limits: dict[str, Any]) -> Table:
         "what", "value", title="Page-locked memory and kernel limits", title_justify="left"
     )
     limit = memory["memlock_limit"]
-    table.add_row("locked by this process", _size(memory["page_locked"]))
-    table.add_row("memlock limit", "none" if limit is None else _size(limit))
+    table.add_row("locked by this process", format_size(memory["page_locked"]))
+    table.add_row("memlock limit", "none" if limit is None else format_size(limit))
     table.add_row("transparent huge pages", memory["transparent_huge_pages"])
     for name, value in limits.items():
         table.add_row(name, value)
@@ -118,26 +119,17 @@ def _directory_table(info: dict[str, Any]) -> Table:
         table.add_row("error", info["error"])
         return table
     table.add_row("file system", f"{info['file_system']} on {info['source']}")
-    table.add_row("free", _size(info["free"]))
+    table.add_row("free", format_size(info["free"]))
     if info["direct"]:
         table.add_row("path", "direct (O_DIRECT)")
-        table.add_row("memory alignment", _size(info["memory"]))
-        table.add_row("offset alignment", _size(info["granule"]))
+        table.add_row("memory alignment", format_size(info["memory"]))
+        table.add_row("offset alignment", format_size(info["granule"]))
     else:
         why = "the file system refuses O_DIRECT" if info["refused"] else "memory or no direct I/O"
         table.add_row("path", f"buffered ({why})")
     for name, value in info["queue"].items():
         table.add_row(name, escape(value))
     return table
-
-
-def _size(nbytes: int) -> str:
-    value = float(nbytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:g} {unit}" if value == int(value) else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def _read_text(path: str | Path) -> str:
@@ -153,21 +145,10 @@ def _read_choice(path: str) -> str:
     return text.partition("[")[2].partition("]")[0] or text
 
 
-def _mount_of(device: int) -> tuple[str, str]:
-    """File system type and source of a device number (proc_pid_mountinfo(5))."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in _read_text("/proc/self/mountinfo").splitlines():
-        fields, _, rest = line.partition(" - ")
-        if fields.split()[2] == number:
-            kind, source = rest.split()[:2]
-            return kind, source
-    return "unknown", "unknown"
-
-
-def _queue_of(device: int) -> dict[str, str]:
+def _queue_of(directory: str) -> dict[str, str]:
     """Limits of the block device, of the whole drive for a partition; empty where there is none."""
-    drive = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    queue = next((d / "queue" for d in (drive, drive.parent) if (d / "queue").is_dir()), None)
-    if queue is None:
+    block = block_device_of(directory)
+    if block is None:
         return {}
+    queue = whole_drive(block) / "queue"
     return {name: _read_text(queue / name) for name in QUEUE_LIMITS if (queue / name).exists()}

@@ -25,15 +25,13 @@ from pinned_manager.accelerators.refusal import (
     report_refused_registration,
     report_refused_unregistration,
 )
+from pinned_manager.switches import parse_switch
 
 # One cudaHostRegister of 512 GiB or more fails with NVIDIA drivers from R580 on, whose table of 16
 # bytes for each page of 4 KiB may not exceed INT_MAX bytes:
 # https://github.com/NVIDIA/open-gpu-kernel-modules/pull/1234
 # Not much smaller, since some copies may not cross from one registration to the next.
 CHUNK_BYTES = 256 << 30
-
-_ON = ("1", "true", "yes", "on")
-_OFF = ("0", "false", "no", "off")
 
 
 def registration_enabled() -> bool:
@@ -42,13 +40,7 @@ def registration_enabled() -> bool:
     Raises ValueError for any other value.
     """
     value = os.environ.get("DS_PIN_MEMORY_REGISTER_DEVICE", "")
-    word = value.strip().lower()
-    if word in _OFF:
-        return False
-    if word in _ON or not word:
-        return True
-    allowed = ", ".join((*_ON, *_OFF))
-    raise ValueError(f"DS_PIN_MEMORY_REGISTER_DEVICE is {value!r}; it must be one of {allowed}")
+    return parse_switch("DS_PIN_MEMORY_REGISTER_DEVICE", value)
 
 
 @dataclass

@@ -19,6 +19,9 @@ from support.faulty_watch import IN_CHILD
 from support.mounts import file_system_of
 from support.sanitizers import examples, one_of_each
 
+# What ds_nvme_tune has found for this machine's drives must not change what tests see.
+os.environ["DEEPNVME_PROFILES"] = "off"
+
 ENGINES = ("io_uring", "libaio", "posix")
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 

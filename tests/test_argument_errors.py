@@ -42,9 +42,9 @@ def test_options_out_of_range(name: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("block_size", value) for value in (1.5, "4096", None, [4096])),
-        *(("queue_depth", value) for value in (1.5, "8", None)),
-        *(("intra_op_parallelism", value) for value in (1.5, "2", None)),
+        *(("block_size", value) for value in (1.5, "4096", [4096])),
+        *(("queue_depth", value) for value in (1.5, "8")),
+        *(("intra_op_parallelism", value) for value in (1.5, "2")),
         ("thread_count", 4),
     ],
 )

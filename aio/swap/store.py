@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 import weakref
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aio.handle import aio_handle
+from aio.profiles import automatic_profile
 from aio.swap.checksum import Checksums
 from aio.swap.core import StoreCore
 from aio.swap.directories import Directories, check_bandwidths, measure
@@ -18,6 +20,8 @@ from aio.swap.ownership import Namespace, check_name, reclaim_leftovers
 from aio.swap.segments import SegmentFiles, alignment_of
 from aio.swap.store_future import StoreFuture
 from aio.swap.store_stats import StoreStats
+
+_logger = logging.getLogger("aio")
 
 Directory = str | os.PathLike[str]
 
@@ -29,7 +33,8 @@ class SwapStore:
         directories: one, or several that are used at once, each on a drive of its own; missing ones
             are made. The store makes a directory of its own in each, which nobody else uses, and
             which goes with the store.
-        handle: what moves the bytes; it stays the caller's. None makes one.
+        handle: what moves the bytes; it stays the caller's. None makes one, with the profile that
+            ds_nvme_tune has saved for the directories, if it has.
         name: how those directories' names begin. What dead processes have left under this name is
             deleted; what living ones use, and anything else, is not touched.
         bandwidths: bytes per second of each directory, or any numbers in proportion; None measures
@@ -73,7 +78,7 @@ class SwapStore:
             alignment = max(map(alignment_of, owned))
             segments = [SegmentFiles(space, segment_bytes, alignment) for space in owned]
             if handle is None:
-                handle = own_handle = aio_handle()
+                handle = own_handle = _handle_for(places)
             if weights is None:
                 weights = measure(handle, segments) if len(segments) > 1 else [1.0]
             self._core = StoreCore(
@@ -185,6 +190,18 @@ class SwapStore:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self)} names"
         return f"<SwapStore {state} in {', '.join(self._core.directories)}>"
+
+
+def _handle_for(places: Sequence[Path]) -> aio_handle:
+    """A handle with the profile of the directories; a bad profile costs speed, not the program."""
+    profile = automatic_profile(places)
+    try:
+        return aio_handle(profile=profile)
+    except ValueError as error:
+        if profile is None:
+            raise
+        _logger.warning("defaults are used instead of a profile: %s", error)
+        return aio_handle()
 
 
 def _places(directories: Any) -> list[Path]:

@@ -8,17 +8,23 @@ to start from. The first byte of an input is the place in PARSERS, so entries ar
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import _deepnvme
 from aio.backends import BACKENDS, backend_name
+from aio.options import check_options
+from aio.profiles import load_profile
+from aio.tune.space import sweep_options
 from benchmarks.__main__ import BENCHMARKS, names, size
 from pinned_manager.backends import selected_backend
+from pinned_manager.switches import parse_switch
 
 from .buffers import buffer, dlpack
 from .draws import Draws
@@ -48,9 +54,9 @@ def empty_file() -> int:
 def command_line_size(draws: Draws) -> None:
     text = draws.text()
     nbytes = size(text)
-    found = re.match(r"\s*(\d+)([kKmMgG]?)", text)
+    found = re.match(r"\s*(\d+)([kKmMgGtT]?)", text)
     assert found is not None
-    assert nbytes == int(found[1]) * 1024 ** " kmg".index(found[2].lower() or " ")
+    assert nbytes == int(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " ")
     assert nbytes > 0
     assert nbytes % (4 << 20) == 0
 
@@ -146,6 +152,43 @@ def options(draws: Draws) -> None:
     assert name in ("posix", "auto")
 
 
+def switch(draws: Draws) -> None:
+    text = draws.text()
+    on = parse_switch("DEEPNVME_PROFILES", text)
+    word = text.strip().lower()
+    assert word in (("1", "true", "yes", "on", "") if on else ("0", "false", "no", "off"))
+
+
+@contextmanager
+def file_of(content: bytes) -> Iterator[str]:
+    with os.fdopen(os.memfd_create("fuzz"), "wb", buffering=0) as memory:
+        memory.write(content)
+        yield f"/proc/self/fd/{memory.fileno()}"
+
+
+def profile_file(draws: Draws) -> None:
+    with file_of(draws.rest()) as path:
+        profile = load_profile(path)
+    for optimum in (profile, profile.read, profile.write):
+        if optimum is not None:
+            check_options(optimum.options.as_dict(), "the profile")
+
+
+def sweep_file(draws: Draws) -> None:
+    with file_of(draws.rest()) as path:
+        found = sweep_options(path, "posix")
+    assert found
+    assert len(set(found)) == len(found)
+    for options in found:
+        check_options(options.as_dict(), "the sweep file")
+
+
+PROFILE = {
+    "format": "deepnvme profile", "version": 1, "options": {"queue_depth": 7}, "read": None,
+    "write": {"options": {}, "bytes_per_second": 1}, "directories": ["a"],
+    "drives": [{"uuid": "1"}], "created": "", "machine": {},
+}  # fmt: skip
+
 PARSERS = (
     Parser(
         "size", command_line_size, (argparse.ArgumentTypeError, ValueError), (b"256M", b"1 GiB")
@@ -175,6 +218,14 @@ PARSERS = (
         partial(number_of_bytes, "DEEPNVME_PIN_BUDGET", "get_budget"),
         (),
         (b"4096", b"99999999T", b"1K "),
+    ),
+    Parser("switch", switch, (ValueError,), (b"off", b" TRUE", b"2")),
+    Parser("profile_file", profile_file, (ValueError,), (json.dumps(PROFILE).encode(), b"{}")),
+    Parser(
+        "sweep_file",
+        sweep_file,
+        (ValueError,),
+        (b'{"block_size": ["1M", 7], "queue_depth": [8], "sequential_requests": [true]}', b"[]"),
     ),
 )
 
