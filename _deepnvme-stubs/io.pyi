@@ -108,6 +108,15 @@ class LatencySummary(TypedDict):
     max: float
 
 @type_check_only
+class QueueStats(TypedDict):
+    """Transfers that are not over, at this moment."""
+
+    in_flight: int
+    """Handed to an engine."""
+    waiting: int
+    """Of accepted requests, taken by no worker yet."""
+
+@type_check_only
 class HandleStats(TypedDict):
     """What a handle has done since it was made."""
 
@@ -123,6 +132,15 @@ class HandleStats(TypedDict):
     """Bytes of transfers that completed."""
     transfers: DirectionPathCounts
     """Transfers that completed: parts of requests of at most block_size bytes."""
+    devices: dict[str, DirectionCounts]
+    """Bytes by device, "major:minor" as in /sys/dev/block; those of failed requests included.
+
+    A file counts for the device that its file system says (st_dev), a block device for itself. From
+    the 64th device of a process on, bytes count under "0:0".
+    """
+    queue: QueueStats
+    staging: int
+    """Bytes of memory that aligned blocks are taken from."""
     retries: int
     """Transfers that were tried again: interrupted, refused for the moment, or sent another way."""
     short_transfers: int
@@ -133,6 +151,9 @@ class HandleStats(TypedDict):
 
 def probe() -> list[EngineReport]:
     """Every engine, best first. Makes and destroys one of each."""
+
+def device_totals() -> dict[str, DirectionCounts]:
+    """HandleStats.devices of every handle that this process has made, also of destroyed ones."""
 
 def interpreter_exits() -> None:
     """Called by the thread that ends the interpreter: from now on no other looks for signals.
@@ -208,6 +229,7 @@ class Handle(metaclass=_Pybind11Type):
         overlap_events: bool,
         intra_op_parallelism: int,
         backend: str,
+        trace: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     ) -> None:
         """Start the workers.
 
@@ -218,9 +240,10 @@ class Handle(metaclass=_Pybind11Type):
             overlap_events: start transfers as others complete; False: batch after batch.
             intra_op_parallelism: workers; 1 to 256.
             backend: "auto", "io_uring", "libaio" or "posix".
+            trace: a file that gets a trace of calls and transfers; None for none.
 
         Raises ValueError for a value out of its range, RuntimeError with the reason when the engine
-        cannot run here or no thread can be had.
+        cannot run here or no thread can be had, OSError when the trace cannot be written.
         """
 
     def synchronous(
@@ -282,6 +305,13 @@ class Handle(metaclass=_Pybind11Type):
     @property
     def backend(self) -> str:
         """The engine in use: "io_uring", "libaio" or "posix"."""
+
+    @property
+    def number(self) -> int:
+        """Of the handles that this process has made, from 1 on; what traces call it by."""
+
+    def trace_failure(self) -> tuple[str, int] | None:
+        """The trace's path and the errno that stopped its writing, once; None when all is well."""
 
     def stats(self) -> HandleStats:
         """Counts since the handle was made; can be asked at any time, also after close()."""

@@ -8,6 +8,7 @@ from aio.backends import available_backends
 from aio.futures import IOFuture
 from aio.handle import aio_handle
 from aio.pin_handle import pin_handle
+from aio.stats_server import serve_stats
 from pinned_manager import PinError, pinned_stats
 
 try:
@@ -24,4 +25,5 @@ __all__ = [
     "available_backends",
     "pin_handle",
     "pinned_stats",
+    "serve_stats",
 ]

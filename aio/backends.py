@@ -7,6 +7,7 @@ import os
 
 from _deepnvme import io as _io
 from aio.options import HandleOptions
+from aio.tracing import Path
 
 _logger = logging.getLogger("aio")
 
@@ -31,7 +32,7 @@ def backend_name(backend: str | None) -> str:
     return backend
 
 
-def new_core(options: HandleOptions, backend: str | None) -> _io.Handle:
+def new_core(options: HandleOptions, backend: str | None, trace: Path | None) -> _io.Handle:
     """What an aio_handle does its work with.
 
     ``options.backend`` is a profile's suggestion: ``backend`` and ``DEEPNVME_BACKEND`` go before
@@ -42,9 +43,9 @@ def new_core(options: HandleOptions, backend: str | None) -> _io.Handle:
     suggested = values.pop("backend")
     name = backend_name(backend)
     if backend is not None or os.environ.get("DEEPNVME_BACKEND") or suggested == "auto":
-        return _io.Handle(**values, backend=name)
+        return _io.Handle(**values, backend=name, trace=trace)
     try:
-        return _io.Handle(**values, backend=backend_name(suggested))
+        return _io.Handle(**values, backend=backend_name(suggested), trace=trace)
     except RuntimeError as error:
         _logger.warning("the profile's backend is not used: %s", error)
-        return _io.Handle(**values, backend=name)
+        return _io.Handle(**values, backend=name, trace=trace)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 BY_UUID = Path("/dev/disk/by-uuid")
 
@@ -20,12 +22,29 @@ def mount_of(path: str | os.PathLike[str]) -> tuple[str, str]:
         number = _field(Path(f"/proc/self/fdinfo/{descriptor}"), "mnt_id")
     finally:
         os.close(descriptor)
+    found = (mount for mount in _mounts() if mount.number == number)
+    return next(((mount.kind, mount.source) for mount in found), ("unknown", "unknown"))
+
+
+def source_of_device(number: str) -> str:
+    """The source of a mount whose files have this device number, "major:minor", or "unknown"."""
+    return next((mount.source for mount in _mounts() if mount.device == number), "unknown")
+
+
+class _Mount(NamedTuple):
+    number: str
+    device: str  # "major:minor"
+    kind: str
+    source: str
+
+
+def _mounts() -> Iterator[_Mount]:
+    """As proc_pid_mountinfo(5) has them."""
     for line in read_text(Path("/proc/self/mountinfo")).splitlines():
         fields, _, rest = line.partition(" - ")
-        if fields.split()[0] == number:
-            kind, source = rest.split()[:2]
-            return kind, source
-    return "unknown", "unknown"
+        number, _, device = fields.split()[:3]
+        kind, source = rest.split()[:2]
+        yield _Mount(number, device, kind, source)
 
 
 def block_device_of(path: str | os.PathLike[str]) -> Path | None:

@@ -20,6 +20,8 @@ from aio.futures import IOFuture, Ticket
 from aio.options import HandleOptions
 from aio.pin_handle import LockedTensors
 from aio.profiles import Profile, profile_options
+from aio.stats_server import serve_if_asked
+from aio.tracing import Path, log_failure, trace_path
 from pinned_manager import free_locked_tensor
 
 if TYPE_CHECKING:
@@ -46,11 +48,14 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
             "auto".
         profile: where options that are None come from: a directory that ds_nvme_tune has looked at,
             a file that it has saved, a dict of options by name, or what find_profile has found.
+        trace: a file for a trace of every call and transfer, which chrome://tracing and
+            ui.perfetto.dev show; "" for none, None takes ``DEEPNVME_TRACE``.
 
     What neither an argument nor the profile says is 1048576, 128, False, True, 1, "auto".
 
     Raises ValueError for a value that cannot be, RuntimeError with the reason when a named engine
-    cannot run here, and FileNotFoundError for a directory without a profile.
+    cannot run here, FileNotFoundError for a directory without a profile, and OSError when the trace
+    cannot be written.
 
     Buffers are torch tensors of any dtype, shape, stride and offset, objects with the buffer
     protocol, or host arrays that speak DLPack. Their bytes are moved as they are. Files are opened
@@ -75,7 +80,9 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         *,
         backend: str | None = None,
         profile: Profile | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        trace: Path | None = None,
     ) -> None:
+        serve_if_asked()
         given = {
             "block_size": block_size,
             "queue_depth": queue_depth,
@@ -86,7 +93,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         values = {} if profile is None else profile_options(profile)
         values.update((name, value) for name, value in given.items() if value is not None)
         options = HandleOptions(**values)
-        self._core = new_core(options, backend)
+        self._core = new_core(options, backend, trace_path(trace))
         self._block_size = options.block_size
         self._queue_depth = options.queue_depth
         self._single_submit = bool(options.single_submit)
@@ -94,7 +101,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         self._intra_op_parallelism = options.intra_op_parallelism
         self._process = os.getpid()
         self._devices = DeviceTransfers(self._core)
-        _open_handles.add(self)
+        _open_handles[self._core.number] = self
 
     # ---- options ----
 
@@ -259,7 +266,10 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         the engine), "staged" (copied through an aligned block) and "buffered" (through the page
         cache). ``failed`` and ``in_flight`` requests; ``retries``, ``short_transfers``;
         ``direct_refused`` files that took no O_DIRECT; ``latency`` of transfers in seconds: count,
-        mean, p50, p90, p99, p999, max.
+        mean, p50, p90, p99, p999, max. ``devices``: bytes by device number ("major:minor") and
+        direction, those of failed requests included. ``queue``: transfers that engines have
+        ("in_flight") and that no worker has taken yet ("waiting"). ``staging``: bytes of memory
+        for aligned blocks.
         """
         return self._core.stats()
 
@@ -276,6 +286,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         finally:
             self._devices.close()
             self._core.close()
+            log_failure(self._core)
 
     def __enter__(self) -> aio_handle:
         return self
@@ -363,7 +374,14 @@ def _async_and_offset(*args: Any, **kwargs: Any) -> tuple[bool, int]:
     return bool(values["async"]), values.get("file_offset", 0)
 
 
-_open_handles: weakref.WeakSet[aio_handle] = weakref.WeakSet()
+_open_handles: weakref.WeakValueDictionary[int, aio_handle] = weakref.WeakValueDictionary()
+
+
+def living_handles() -> list[aio_handle]:
+    """Those of the process, oldest first, also closed ones."""
+    # valuerefs() is one step under the GIL: other threads make handles meanwhile.
+    found = [reference() for reference in _open_handles.valuerefs()]
+    return sorted((one for one in found if one is not None), key=lambda one: one._core.number)
 
 
 def _quietly(handle: aio_handle, call: Callable[[], object]) -> None:
@@ -382,5 +400,7 @@ def _quietly(handle: aio_handle, call: Callable[[], object]) -> None:
 def _wait_for_all() -> None:
     """Log what failed unnoticed. Native code closes handles, once no thread can be inside one."""
     _io.interpreter_exits()
-    for handle in list(_open_handles):
+    for handle in living_handles():
         _quietly(handle, handle.wait)
+        if not handle.closed:
+            log_failure(handle._core)

@@ -33,6 +33,7 @@ from . import (
     plot,
     report,
     small_ops,
+    tracing,
 )
 from .context import BLOCK_SIZE, QUEUE_DEPTH, Context
 from .results import Result
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Context], Result]] = {
     "many_files": many_files.run,
     "mixed_state": mixed_state.run,
     "small_ops": small_ops.run,
+    "tracing": tracing.run,
     "optimizer_step": optimizer_step.run,
     "peers": peers.run,
     "pinning": pinning.run,

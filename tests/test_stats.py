@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ def test_shape(backend: str, make_handle: Any) -> None:
     assert stats["latency"]["count"] == 0
     for name in ("failed", "retries", "short_transfers", "direct_refused", "in_flight"):
         assert stats[name] == 0
-    assert len(stats) == 10
+    assert stats["devices"] == {}
+    assert stats["queue"] == {"in_flight": 0, "waiting": 0}
+    assert stats["staging"] == 0
+    assert len(stats) == 13
 
 
 @given(
@@ -165,6 +169,44 @@ def test_in_flight(directory: Path, backend: str, make_handle: Any) -> None:
     buffers = [torch.ones(8 << 20, dtype=torch.uint8) for _ in range(2)]
     for buffer in buffers:
         handle.async_pread(buffer, path)
-    assert handle.stats()["in_flight"] == 2
+    stats = handle.stats()
+    assert stats["in_flight"] == 2
+    assert stats["queue"]["in_flight"] <= 1
+    assert stats["queue"]["waiting"] <= 2 * (8 << 20) // 512
     assert handle.wait() == 2
     assert handle.stats()["in_flight"] == 0
+    assert handle.stats()["queue"] == {"in_flight": 0, "waiting": 0}
+
+
+@given(
+    requests=st.lists(st.tuples(st.booleans(), st.booleans(), SIZES, OFFSETS), max_size=8),
+)
+def test_every_byte_is_counted_for_its_device(
+    disk: Path, tmpfs: Path, backend: str, requests: list[tuple[bool, bool, int, int]]
+) -> None:
+    expected: dict[str, dict[str, int]] = {}
+    with aio.aio_handle(block_size=65536, backend=backend) as handle:
+        for on_disk, write, nbytes, offset in requests:
+            path = sparse((disk if on_disk else tmpfs) / "file", 500_000)
+            number = path.stat().st_dev
+            counts = {"read": 0, "write": 0}
+            counts = expected.setdefault(f"{os.major(number)}:{os.minor(number)}", counts)
+            counts["write" if write else "read"] += nbytes
+            buffer = torch.zeros(nbytes, dtype=torch.uint8)
+            start = handle.async_pwrite if write else handle.async_pread
+            start(buffer, path, offset)
+            handle.wait()
+        stats: Any = handle.stats()
+    moved = {one: counts for one, counts in expected.items() if any(counts.values())}
+    assert stats["devices"] == moved
+
+
+def test_staging_is_memory_that_is_held(disk: Path, backend: str, make_handle: Any) -> None:
+    handle = make_handle(backend)
+    path = disk / "file"
+    handle.sync_pwrite(shifted(NBYTES, 0), path)
+    if handle.stats()["bytes"]["write"]["direct"] != NBYTES:
+        pytest.skip("this file system takes no O_DIRECT")
+    assert handle.stats()["staging"] == 0
+    handle.sync_pwrite(shifted(NBYTES, 1), path)
+    assert handle.stats()["staging"] >= NBYTES

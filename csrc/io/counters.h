@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "io/device_table.h"
 #include "io/latency.h"
 
 namespace deepnvme::io {
@@ -19,6 +20,7 @@ class Counter {
 public:
     // Not an atomic addition: there is one writer.
     void add(uint64_t amount) { value_.store(get() + amount, std::memory_order_relaxed); }
+    void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
     uint64_t get() const { return value_.load(std::memory_order_relaxed); }
 
 private:
@@ -28,6 +30,10 @@ private:
 struct Counters {
     std::array<std::array<Counter, path_count>, 2> nbytes;     // [write][path]
     std::array<std::array<Counter, path_count>, 2> transfers;  // [write][path]
+    // Bytes moved by place of the device, whether their chunk completed or not: [place][write]
+    std::array<std::array<Counter, 2>, DeviceTable::capacity> devices;
+    Counter in_flight;         // transfers that the engine has now
+    Counter staging;           // bytes of the staging blocks
     Counter retries;           // EINTR, EAGAIN and refused transfers that were tried again
     Counter short_transfers;   // fewer bytes than asked, the rest tried again
     Counter direct_refused;    // files that refused O_DIRECT and went through the page cache

@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstring>
 
+#include "io/device_table.h"
 #include "io/failure.h"
 #include "sys/syscalls.h"
 
@@ -130,6 +131,9 @@ void File::inspect(int descriptor) {
         fail(S_ISDIR(info.stx_mode) ? EISDIR : ESPIPE, "not a regular file or a block device");
     }
     size_ = info.stx_size;
+    device_place_ = DeviceTable::instance().place_of(
+        block_device ? DeviceNumber{info.stx_rdev_major, info.stx_rdev_minor}
+                     : DeviceNumber{info.stx_dev_major, info.stx_dev_minor});
     if (block_device) {
         const int64_t nbytes = sys::block_device_size(descriptor);
         if (nbytes < 0) {

@@ -48,6 +48,8 @@ public:
     bool refused_at_open() const { return refused_at_open_; }
     uint64_t size() const { return size_; }  // bytes, when it was opened
     bool regular() const { return regular_; }
+    // Of the drive that it lies on, in the DeviceTable; of a block device itself.
+    size_t device_place() const { return device_place_; }
 
     int direct_descriptor() const { return primary_; }
     int buffered_descriptor() const {
@@ -86,6 +88,7 @@ private:
     std::atomic<bool> direct_{false};
     bool refused_at_open_ = false;
     bool regular_ = false;
+    size_t device_place_ = 0;
     std::atomic<bool> nonblocking_{false};
     uint64_t size_ = 0;
     Alignment alignment_;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace deepnvme::io {
 
@@ -13,6 +14,7 @@ struct HandleOptions {
     bool overlap_events = true;   // start transfers as others complete; false: batch after batch
     uint32_t intra_op_parallelism = 1;  // workers
     bool inline_small = true;           // small synchronous requests on the calling thread
+    std::string trace;                  // file for a trace of requests; empty: none
 
     void check() const;  // throws std::invalid_argument naming the value, the limit and the remedy
 };

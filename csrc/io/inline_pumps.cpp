@@ -1,5 +1,7 @@
 #include "io/inline_pumps.h"
 
+#include <utility>
+
 #include "io/posix_engine.h"
 #include "io/pump.h"
 
@@ -11,14 +13,14 @@ constexpr uint32_t depth = 4;
 }  // namespace
 
 struct InlinePumps::InlinePump {
-    explicit InlinePump(Counters& counters)
+    InlinePump(Counters& counters, std::shared_ptr<TraceTrack> track)
         : engine(make_inline_engine(depth)),
-          pump(*engine, {depth, largest_request, false}, counters) {}
+          pump(*engine, {depth, largest_request, false}, counters, std::move(track)) {}
     std::unique_ptr<Engine> engine;
     Pump pump;
 };
 
-InlinePumps::InlinePumps() = default;
+InlinePumps::InlinePumps(Trace* trace, std::string name) : trace_(trace), name_(std::move(name)) {}
 InlinePumps::~InlinePumps() = default;
 
 void InlinePumps::run(const std::shared_ptr<Operation>& operation) {
@@ -47,7 +49,12 @@ std::unique_ptr<InlinePumps::InlinePump> InlinePumps::take() {
         return own;
     }
     counters_.push_back(std::make_unique<Counters>());
-    return std::make_unique<InlinePump>(*counters_.back());
+    std::shared_ptr<TraceTrack> track;
+    if (trace_ != nullptr) {
+        const std::string number = std::to_string(counters_.size() - 1);
+        track = trace_->add_track(name_ + " inline " + number, depth);
+    }
+    return std::make_unique<InlinePump>(*counters_.back(), std::move(track));
 }
 
 }  // namespace deepnvme::io

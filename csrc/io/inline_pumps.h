@@ -4,10 +4,12 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "io/counters.h"
 #include "io/operation.h"
+#include "io/trace.h"
 
 namespace deepnvme::io {
 
@@ -15,7 +17,8 @@ class InlinePumps {
 public:
     static constexpr uint64_t largest_request = 256 << 10;  // bytes
 
-    InlinePumps();
+    // `trace`: null for none; `name`: of the handle, in it.
+    explicit InlinePumps(Trace* trace = nullptr, std::string name = {});
     ~InlinePumps();
 
     // Carries out the operation; it is over afterwards. Each calling thread has a pump to itself
@@ -34,6 +37,8 @@ private:
     struct InlinePump;
     std::unique_ptr<InlinePump> take();
 
+    Trace* const trace_;
+    const std::string name_;
     mutable std::mutex mutex_;
     std::vector<std::unique_ptr<InlinePump>> free_;
     std::vector<std::unique_ptr<Counters>> counters_;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <shared_mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "io/inline_pumps.h"
 #include "io/work_queue.h"
@@ -16,6 +17,8 @@ namespace deepnvme::io {
 namespace {
 
 constexpr size_t most_open_files = 1024;
+
+std::atomic<uint64_t> next_number{1};
 
 // A quarter of what the process may have open: several handles and the program itself share it.
 size_t open_file_limit() {
@@ -48,6 +51,27 @@ void check_end(const File& file, bool write, uint64_t nbytes, off_t offset) {
     }
 }
 
+// A handle's part in a trace; null when it is not traced.
+class TraceUse {
+public:
+    explicit TraceUse(const std::string& path)
+        : trace_(path.empty() ? nullptr : &Trace::open(path)) {}
+    ~TraceUse() { close(); }
+    TraceUse(const TraceUse&) = delete;
+    TraceUse& operator=(const TraceUse&) = delete;
+
+    Trace* get() const { return trace_; }
+    void close() {
+        if (trace_ != nullptr && !std::exchange(closed_, true)) {
+            trace_->close();
+        }
+    }
+
+private:
+    Trace* const trace_;
+    bool closed_ = false;
+};
+
 }  // namespace
 
 void check_file_range(uint64_t nbytes, off_t offset) {
@@ -66,10 +90,13 @@ void check_file_range(uint64_t nbytes, off_t offset) {
 }
 
 struct IoHandle::Parts {
-    explicit Parts(const HandleOptions& options)
-        : queue(options.intra_op_parallelism),
+    Parts(const HandleOptions& options, const std::string& name)
+        : trace(options.trace),
+          queue(options.intra_op_parallelism),
+          inline_pumps(trace.get(), name),
           budget(std::make_shared<DescriptorBudget>(open_file_limit())) {}
 
+    TraceUse trace;
     WorkQueue queue;
     std::vector<std::unique_ptr<Worker>> workers;
     InlinePumps inline_pumps;
@@ -84,13 +111,19 @@ struct IoHandle::Parts {
 };
 
 IoHandle::IoHandle(const HandleOptions& options, Backend backend)
-    : options_(options), backend_(std::move(backend)) {
+    : options_(options), backend_(std::move(backend)), number_(next_number.fetch_add(1)) {
     options_.check();
-    parts_ = std::make_unique<Parts>(options_);
+    const std::string name = "handle " + std::to_string(number_);
+    parts_ = std::make_unique<Parts>(options_, name);
     try {
         for (uint32_t i = 0; i < options_.intra_op_parallelism; ++i) {
+            std::shared_ptr<TraceTrack> track;
+            if (Trace* trace = this->trace(); trace != nullptr) {
+                track =
+                    trace->add_track(name + " worker " + std::to_string(i), options_.queue_depth);
+            }
             parts_->workers.push_back(
-                std::make_unique<Worker>(parts_->queue, options_, backend_.make));
+                std::make_unique<Worker>(parts_->queue, options_, backend_.make, std::move(track)));
         }
     } catch (...) {
         close();
@@ -105,6 +138,8 @@ IoHandle::~IoHandle() {
         static_cast<void>(parts_.release());  // its threads and rings are the parent's
     }
 }
+
+Trace* IoHandle::trace() const { return parts_->trace.get(); }
 
 void IoHandle::require_owner() const { process_.require("handle"); }
 
@@ -187,7 +222,9 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
             throw IoError(failure_of(*file, true, request.nbytes, request.offset, error, ""));
         }
     }
-    return std::make_shared<Operation>(std::move(request), file, plan, group, parts_->activity);
+    auto traced = trace() != nullptr ? trace()->begin_request(file->path()) : nullptr;
+    return std::make_shared<Operation>(std::move(request), file, plan, group, parts_->activity,
+                                       std::move(traced));
 }
 
 void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
@@ -262,6 +299,7 @@ void IoHandle::close() {
     for (auto& worker : parts_->workers) {
         worker->join();
     }
+    parts_->trace.close();
 }
 
 bool IoHandle::closed() const {
@@ -279,6 +317,13 @@ IoHandle::Stats IoHandle::stats() const {
                 stats.transfers[write][path] += counters.transfers[write][path].get();
             }
         }
+        for (size_t place = 0; place < DeviceTable::capacity; ++place) {
+            for (size_t write = 0; write < 2; ++write) {
+                stats.devices[place][write] += counters.devices[place][write].get();
+            }
+        }
+        stats.transfers_in_flight += counters.in_flight.get();
+        stats.staging += counters.staging.get();
         stats.retries += counters.retries.get();
         stats.short_transfers += counters.short_transfers.get();
         stats.direct_refused += counters.direct_refused.get();
@@ -291,6 +336,7 @@ IoHandle::Stats IoHandle::stats() const {
     for (size_t write = 0; write < 2; ++write) {
         stats.requests[write] = parts_->activity->requests[write].load(std::memory_order_relaxed);
     }
+    stats.transfers_waiting = parts_->queue.chunks_waiting();
     stats.failed = parts_->activity->failed.load(std::memory_order_relaxed);
     stats.in_flight = parts_->activity->in_flight.load(std::memory_order_relaxed);
     stats.direct_refused += parts_->refused_at_open.load(std::memory_order_relaxed);

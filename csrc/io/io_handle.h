@@ -15,6 +15,7 @@
 #include "io/handle_options.h"
 #include "io/operation.h"
 #include "io/probe.h"
+#include "io/trace.h"
 #include "sys/process.h"
 
 namespace deepnvme::io {
@@ -35,6 +36,8 @@ public:
 
     const HandleOptions& options() const { return options_; }
     const std::string& backend() const { return backend_.name; }
+    uint64_t number() const { return number_; }  // of the handles that this process has made
+    Trace* trace() const;                        // null without one
 
     // Files that one call over many requests has opened, so that each is opened once.
     using OpenFiles = std::unordered_map<std::string, std::weak_ptr<File>>;
@@ -62,6 +65,7 @@ public:
     // fsync(2) of a file. Throws IoError.
     void sync_file(const FileName& name);
 
+    bool is_of_this_process() const { return process_.is_this_one(); }
     void require_owner() const;   // throws sys::WrongProcess in a forked child
     void require_usable() const;  // that, or HandleClosed
 
@@ -76,6 +80,10 @@ public:
         uint64_t in_flight = 0;
         std::array<std::array<uint64_t, path_count>, 2> nbytes{};     // [write][path]
         std::array<std::array<uint64_t, path_count>, 2> transfers{};  // [write][path]
+        DeviceBytes devices{};
+        uint64_t transfers_in_flight = 0;
+        uint64_t transfers_waiting = 0;
+        uint64_t staging = 0;
         uint64_t retries = 0;
         uint64_t short_transfers = 0;
         uint64_t direct_refused = 0;
@@ -91,6 +99,7 @@ private:
     const HandleOptions options_;
     const Backend backend_;
     const sys::OwnerProcess process_;
+    const uint64_t number_;
     std::unique_ptr<Parts> parts_;
 };
 

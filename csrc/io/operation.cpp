@@ -11,11 +11,13 @@
 namespace deepnvme::io {
 
 Operation::Operation(Request request, std::shared_ptr<File> file, Plan plan,
-                     std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity)
+                     std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity,
+                     std::unique_ptr<const TracedRequest> traced)
     : request_(std::move(request)),
       file_(std::move(file)),
       group_(std::move(group)),
       activity_(std::move(activity)),
+      traced_(std::move(traced)),
       plan_(plan),
       chunks_open_(plan_.chunks_left()) {
     group_->expect();

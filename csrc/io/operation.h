@@ -11,6 +11,7 @@
 #include "io/layout.h"
 #include "io/operation_group.h"
 #include "io/plan.h"
+#include "io/trace_event.h"
 #include "pin/deepspeed_pin_tensor.h"
 
 namespace deepnvme::io {
@@ -37,7 +38,8 @@ struct Activity {
 class Operation {
 public:
     Operation(Request request, std::shared_ptr<File> file, Plan plan,
-              std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity);
+              std::shared_ptr<OperationGroup> group, std::shared_ptr<Activity> activity,
+              std::unique_ptr<const TracedRequest> traced = nullptr);
 
     File& file() { return *file_; }
     bool write() const { return request_.write; }
@@ -47,6 +49,7 @@ public:
         return request_.offset + static_cast<off_t>(chunk.position);
     }
     uint64_t nbytes() const { return request_.nbytes; }
+    const TracedRequest* traced() const { return traced_.get(); }  // null without a trace
 
     // Between a chunk's place in memory and a staging block, strides included.
     void copy_out(const Chunk& chunk, std::byte* block) const;
@@ -76,6 +79,7 @@ private:
     std::shared_ptr<File> file_;
     std::shared_ptr<OperationGroup> group_;
     std::shared_ptr<Activity> activity_;
+    const std::unique_ptr<const TracedRequest> traced_;
     Plan plan_;
     std::atomic<uint64_t> chunks_open_;
     std::atomic<uint64_t> nbytes_done_{0};

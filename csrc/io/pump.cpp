@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <new>
 
+#include "sys/clock.h"
 #include "sys/syscalls.h"
 
 namespace deepnvme::io {
@@ -15,22 +15,18 @@ constexpr uint32_t reap_patience =
     10'000;  // failures of the engine itself, in a row, before it is given up
 constexpr size_t completions_at_once = 128;
 
-uint64_t now() {
-    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                     std::chrono::steady_clock::now().time_since_epoch())
-                                     .count());
-}
-
 bool transient(int64_t result) { return result == -EAGAIN || result == -EINTR || result == -EBUSY; }
 
 }  // namespace
 
-Pump::Pump(Engine& engine, const PumpOptions& options, Counters& counters)
+Pump::Pump(Engine& engine, const PumpOptions& options, Counters& counters,
+           std::shared_ptr<TraceTrack> track)
     : engine_(engine),
       counters_(counters),
       batch_limit_(options.single_submit ? 1 : options.depth),
       staging_(options.staging_bytes),
       fixed_(engine),
+      track_(std::move(track)),
       slots_(options.depth),
       completions_(std::min<size_t>(options.depth, completions_at_once)) {
     free_.reserve(options.depth);
@@ -77,6 +73,7 @@ bool Pump::prepare(uint32_t index) {
         if (slot.block == nullptr) {
             return false;
         }
+        counters_.staging.set(staging_.mapping().size());
         if (operation.write()) {
             operation.copy_out(chunk, slot.block);
             copied_waiting_ += chunk.nbytes;
@@ -135,7 +132,7 @@ void Pump::submit() {
             slot.direct = slot.direct && slot.piece.operation->file().direct();
             batch_.push_back(transfer(ready_[i]));
         }
-        const uint64_t started = now();
+        const uint64_t started = sys::monotonic_ns();
         const int taken = engine_.submit(batch_);
         if (taken > 0) {
             for (int i = 0; i < taken; ++i) {
@@ -143,6 +140,7 @@ void Pump::submit() {
                 ready_.pop_front();
             }
             in_engine_ += static_cast<size_t>(taken);
+            counters_.in_flight.set(in_engine_);
             refusals = 0;
             continue;
         }
@@ -182,6 +180,7 @@ void Pump::reap(bool block) {
     for (int i = 0; i < count; ++i) {
         const Completion& completion = completions_[static_cast<size_t>(i)];
         --in_engine_;
+        counters_.in_flight.set(in_engine_);
         complete(static_cast<uint32_t>(completion.tag), completion.result);
         if (!starved_.empty()) {
             submit();  // at once: the next copy takes a while
@@ -201,12 +200,12 @@ void Pump::complete(uint32_t index, int64_t result) {
             counters_.direct_refused.add(1);
         }
         slot.direct = false;
-        counters_.retries.add(1);
-        ready_.push_back(index);
+        count_retry(index);
+        again(index);
     } else if ((result == -EFAULT || result == -EOPNOTSUPP) && slot.fixed >= 0) {
         slot.fixed = -1;  // some kernels fail certain fixed-buffer transfers (liburing issue 994)
-        counters_.retries.add(1);
-        ready_.push_back(index);
+        count_retry(index);
+        again(index);
     } else if (result < 0) {
         fail(index, static_cast<int>(-result));
     } else if (slot.piece.operation->write()) {
@@ -229,6 +228,7 @@ void Pump::advance(uint32_t index, uint32_t nbytes) {
         return;
     }
     counters_.short_transfers.add(1);
+    ++slot.short_transfers;
     if (slot.direct) {
         const int64_t size = operation.write() ? -1 : operation.file().current_size();
         if (size >= 0 && operation.offset(chunk) + slot.done >= size) {
@@ -245,7 +245,19 @@ void Pump::advance(uint32_t index, uint32_t nbytes) {
             }
         }
     }
+    again(index);
+}
+
+// Once more in line.
+void Pump::again(uint32_t index) {
+    Slot& slot = slots_[index];
+    slot.first_started = slot.first_started == 0 ? slot.started : slot.first_started;
     ready_.push_back(index);
+}
+
+void Pump::count_retry(uint32_t index) {
+    counters_.retries.add(1);
+    ++slots_[index].retries;
 }
 
 // The rest of this chunk goes through the page cache. False when the file cannot be had that way:
@@ -262,9 +274,9 @@ bool Pump::leave_direct(uint32_t index) {
 }
 
 void Pump::retry(uint32_t index) {
-    counters_.retries.add(1);
+    count_retry(index);
     if (++slots_[index].stalls <= patience) {
-        ready_.push_back(index);
+        again(index);
     } else {
         move_by_blocking_call(index);
     }
@@ -273,7 +285,9 @@ void Pump::retry(uint32_t index) {
 // The last resort for a transfer that an engine does not take: slow, but it moves or says why not.
 void Pump::move_by_blocking_call(uint32_t index) {
     const Transfer t = transfer(index);
-    slots_[index].started = now();
+    Slot& slot = slots_[index];
+    slot.first_started = slot.first_started == 0 ? slot.started : slot.first_started;
+    slot.started = sys::monotonic_ns();
     for (uint32_t tries = 0;; ++tries) {
         const ssize_t result = t.write ? sys::pwrite(t.fd, t.data, t.nbytes, t.offset)
                                        : sys::pread(t.fd, t.data, t.nbytes, t.offset);
@@ -285,7 +299,7 @@ void Pump::move_by_blocking_call(uint32_t index) {
             fail(index, static_cast<int>(-result));
             return;
         }
-        counters_.retries.add(1);
+        count_retry(index);
     }
 }
 
@@ -293,22 +307,54 @@ void Pump::succeed(uint32_t index) {
     Slot& slot = slots_[index];
     Operation& operation = *slot.piece.operation;
     const Chunk& chunk = slot.piece.chunk;
-    const Path path = slot.block != nullptr ? Path::staged
-                      : !slot.direct        ? Path::buffered
-                      : slot.fixed >= 0     ? Path::fixed
-                                            : Path::direct;
-    counters_.latency.record(now() - slot.started);
+    const Path path = this->path(slot);
+    const uint64_t ended = sys::monotonic_ns();
+    counters_.latency.record(ended - slot.started);
     if (slot.block != nullptr && !operation.write()) {
         operation.copy_in(chunk, slot.block);
     }
     counters_.nbytes[operation.write()][static_cast<size_t>(path)].add(chunk.nbytes);
     counters_.transfers[operation.write()][static_cast<size_t>(path)].add(1);
+    if (track_ != nullptr) [[unlikely]] {
+        trace(index, ended, 0);
+    }
     release(index, chunk.nbytes);
+}
+
+Path Pump::path(const Slot& slot) const {
+    return slot.block != nullptr ? Path::staged
+           : !slot.direct        ? Path::buffered
+           : slot.fixed >= 0     ? Path::fixed
+                                 : Path::direct;
+}
+
+void Pump::trace(uint32_t index, uint64_t ended, int error) {
+    const Slot& slot = slots_[index];
+    const Operation& operation = *slot.piece.operation;
+    if (operation.traced() == nullptr) {
+        return;
+    }
+    const uint64_t started = slot.first_started != 0 ? slot.first_started : slot.started;
+    TraceEvent event;
+    event.write = operation.write();
+    event.path = path(slot);
+    event.error = error;
+    event.begin = started != 0 ? started : ended;  // 0: it failed before it could start
+    event.end = ended;
+    event.offset = operation.offset(slot.piece.chunk);
+    event.nbytes = slot.piece.chunk.nbytes;
+    event.nbytes_done = error == 0 ? slot.piece.chunk.nbytes : slot.done;
+    event.retries = slot.retries;
+    event.short_transfers = slot.short_transfers;
+    track_->record(event, index, *operation.traced());
 }
 
 void Pump::fail(uint32_t index, int error, const char* detail) {
     Slot& slot = slots_[index];
     slot.piece.operation->fail(error, detail);
+    if (track_ != nullptr) {
+        trace(index, sys::monotonic_ns(), error);
+    }
     // Bytes of a staged read that stayed in the staging block did not reach the tensor.
     const bool reached = !slot.piece.chunk.staged || slot.piece.operation->write();
     release(index, reached ? slot.done : 0);
@@ -322,6 +368,7 @@ void Pump::release(uint32_t index, uint64_t nbytes) {
     }
     const std::shared_ptr<Operation> operation = std::move(slot.piece.operation);
     free_.push_back(index);
+    counters_.devices[operation->file().device_place()][operation->write()].add(nbytes);
     operation->finish(1, nbytes);
 }
 
@@ -341,6 +388,7 @@ void Pump::abandon_all(int error) {
     ready_.clear();
     starved_.clear();
     in_engine_ = 0;
+    counters_.in_flight.set(0);
 }
 
 }  // namespace deepnvme::io

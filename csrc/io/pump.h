@@ -22,6 +22,7 @@
 #include "io/fixed_buffers.h"
 #include "io/operation.h"
 #include "io/staging.h"
+#include "io/trace.h"
 
 namespace deepnvme::io {
 
@@ -39,7 +40,9 @@ struct PumpOptions {
 
 class Pump {
 public:
-    Pump(Engine& engine, const PumpOptions& options, Counters& counters);
+    // `track`: where a trace shows its transfers; null for none.
+    Pump(Engine& engine, const PumpOptions& options, Counters& counters,
+         std::shared_ptr<TraceTrack> track = nullptr);
     ~Pump();
 
     size_t room() const { return free_.size(); }
@@ -62,7 +65,9 @@ private:
         int fixed = -1;
         std::byte* block = nullptr;  // staging
         uint32_t stalls = 0;         // tries in a row without progress
-        uint64_t started = 0;        // nanoseconds
+        uint64_t started = 0;        // nanoseconds; of this try,
+        uint64_t first_started = 0;  // and of the first, where there were several
+        uint32_t retries = 0, short_transfers = 0;
     };
 
     bool prepare(uint32_t index);  // false: no staging block is free
@@ -71,6 +76,10 @@ private:
     void complete(uint32_t index, int64_t result);
     void advance(uint32_t index, uint32_t nbytes);
     void retry(uint32_t index);
+    void again(uint32_t index);
+    Path path(const Slot& slot) const;
+    void trace(uint32_t index, uint64_t ended, int error);
+    void count_retry(uint32_t index);
     bool leave_direct(uint32_t index);
     void move_by_blocking_call(uint32_t index);
     void succeed(uint32_t index);
@@ -83,6 +92,7 @@ private:
     const size_t batch_limit_;
     Staging staging_;
     FixedBuffers fixed_;
+    const std::shared_ptr<TraceTrack> track_;
     std::vector<Slot> slots_;
     std::vector<uint32_t> free_;
     std::deque<uint32_t> ready_;    // to be submitted, in order

@@ -23,6 +23,7 @@ void WorkQueue::push(std::span<const std::shared_ptr<Operation>> operations) {
         chunks += operation->chunks_left();
     }
     std::lock_guard lock(mutex_);
+    chunks_waiting_ += chunks;
     operations_.insert(operations_.end(), operations.begin(), operations.end());
     uint64_t wanted = std::min<uint64_t>(chunks, workers_);
     for (size_t i = 0; i < idle_ && wanted > 0; ++i, --wanted) {
@@ -50,6 +51,7 @@ void WorkQueue::take(size_t room, std::vector<Piece>& pieces) {
             const std::shared_ptr<Operation>& operation = operations_.front();
             if (operation->failed()) {
                 abandoned.emplace_back(operation, operation->abandon_rest());
+                chunks_waiting_ -= abandoned.back().second;
                 operations_.pop_front();
                 continue;
             }
@@ -62,6 +64,7 @@ void WorkQueue::take(size_t room, std::vector<Piece>& pieces) {
             Chunk chunk;
             for (; portion > 0 && operation->next(chunk); --portion, --room) {
                 pieces.push_back({operation, chunk});
+                --chunks_waiting_;
             }
             if (operation->chunks_left() > 0) {
                 break;
@@ -108,6 +111,11 @@ void WorkQueue::mapping_released(Worker& worker, uint64_t serial) {
     if (worker.engine != nullptr && worker.blocked_with_room) {
         rouse(worker);
     }
+}
+
+uint64_t WorkQueue::chunks_waiting() const {
+    std::lock_guard lock(mutex_);
+    return chunks_waiting_;
 }
 
 void WorkQueue::rouse(Worker& worker) {

@@ -44,14 +44,17 @@ public:
 
     void mapping_released(Worker& worker, uint64_t serial);
 
+    uint64_t chunks_waiting() const;  // that no worker has taken
+
 private:
     void rouse(Worker& worker);
 
     const size_t workers_;
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable work_;
     std::deque<std::shared_ptr<Operation>> operations_;
     std::vector<Worker*> joined_;
+    uint64_t chunks_waiting_ = 0;
     size_t idle_ = 0;
     bool stopping_ = false;
 };

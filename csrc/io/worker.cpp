@@ -13,8 +13,9 @@ constexpr size_t copies_before_submit =
 
 }  // namespace
 
-Worker::Worker(WorkQueue& queue, const HandleOptions& options, const EngineFactory& make_engine)
-    : queue_(queue), options_(options) {
+Worker::Worker(WorkQueue& queue, const HandleOptions& options, const EngineFactory& make_engine,
+               std::shared_ptr<TraceTrack> track)
+    : queue_(queue), options_(options), track_(std::move(track)) {
     auto made = std::make_shared<std::promise<void>>();
     std::future<void> ready = made->get_future();
     thread_ = sys::start_thread("dnvme-worker", [this, make_engine, made] {
@@ -49,7 +50,7 @@ void Worker::run(Engine& engine) {
     queue_.join(entry_, engine);
     {
         Pump pump(engine, {options_.queue_depth, Staging::default_bytes, options_.single_submit},
-                  counters_);
+                  counters_, track_);
         auto& registry = pin::deepspeed_pin_tensor_t::instance();
         const uint64_t listener = registry.add_release_listener(
             [this](uint64_t serial) { queue_.mapping_released(entry_, serial); });

@@ -12,7 +12,8 @@ namespace deepnvme::io {
 class Worker {
 public:
     // Throws what the factory throws, or std::system_error when no thread can be had.
-    Worker(WorkQueue& queue, const HandleOptions& options, const EngineFactory& make_engine);
+    Worker(WorkQueue& queue, const HandleOptions& options, const EngineFactory& make_engine,
+           std::shared_ptr<TraceTrack> track = nullptr);
     ~Worker();
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
@@ -28,6 +29,7 @@ private:
     const HandleOptions options_;
     Counters counters_;
     WorkQueue::Worker entry_;
+    std::shared_ptr<TraceTrack> track_;
     std::thread thread_;
 };
 

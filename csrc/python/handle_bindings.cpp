@@ -17,9 +17,11 @@
 #include "io/completion_channel.h"
 #include "io/io_handle.h"
 #include "io/pending_groups.h"
+#include "io/traced_call.h"
 #include "python/aio_error.h"
 #include "python/bindings.h"
 #include "python/gil.h"
+#include "python/handle_stats.h"
 #include "python/keep_alive.h"
 #include "python/request.h"
 
@@ -77,7 +79,8 @@ uint64_t count_or_raise(const io::OperationGroup::Outcome& outcome) {
 // One request, or many, that the caller holds on to.
 class Ticket {
 public:
-    explicit Ticket(std::shared_ptr<io::OperationGroup> group) : group_(std::move(group)) {}
+    Ticket(std::shared_ptr<io::OperationGroup> group, io::Trace* trace)
+        : group_(std::move(group)), trace_(trace) {}
 
     bool done() const {
         process_.require("future");
@@ -93,6 +96,7 @@ public:
         bool done = true;
         {
             const GilReleased unlocked;
+            io::TracedCall call(trace_, "wait for a future");
             // A century is for ever, and does not overflow the clock.
             if (timeout.has_value() && *timeout < 3e9) {
                 const auto duration =
@@ -102,6 +106,7 @@ public:
             } else {
                 group_->wait(check_signals);
             }
+            call.ended(*group_);
         }
         drop_released();
         return done;
@@ -120,6 +125,7 @@ public:
 
 private:
     std::shared_ptr<io::OperationGroup> group_;
+    io::Trace* trace_;
     sys::OwnerProcess process_;
 };
 
@@ -135,11 +141,14 @@ public:
     }
 
     ~Handle() {
-        open_handles().erase(handle_.get());
         if (!handle_->closed()) {
             const GilReleased unlocked;
-            handle_.reset();
+            handle_->close();
         }
+        if (handle_->is_of_this_process()) {
+            remember_devices(*handle_);  // with the GIL, as all of device_totals(): never twice
+        }
+        open_handles().erase(handle_.get());
     }
 
     int synchronous(py::handle buffer, py::handle file, py::handle offset, bool write,
@@ -149,9 +158,14 @@ public:
         auto group = std::make_shared<io::OperationGroup>();
         {
             const GilReleased unlocked;
-            const auto operation =
-                handle_->prepare(std::move(request), name, group, {check_signals, {}});
-            handle_->run(operation, *group, check_signals);
+            io::TracedCall call(handle_->trace(), write ? "sync_pwrite" : "sync_pread", 1);
+            call.about(request, name);
+            call.watch([&] {
+                const auto operation =
+                    handle_->prepare(std::move(request), name, group, {check_signals, {}});
+                handle_->run(operation, *group, check_signals);
+            });
+            call.ended(*group);
         }
         return static_cast<int>(count_or_raise(group->outcome()));
     }
@@ -162,7 +176,7 @@ public:
         const io::FileName name = file_name(file);
         const GilReleased unlocked;
         const auto place = pending_.join();
-        start(std::move(request), name, place.group());
+        start(std::move(request), name, place.group(), write ? "async_pwrite" : "async_pread");
         return 0;
     }
 
@@ -171,8 +185,8 @@ public:
         const io::FileName name = file_name(file);
         auto group = std::make_shared<io::OperationGroup>();
         const GilReleased unlocked;
-        start(std::move(request), name, group);
-        return Ticket(std::move(group));
+        start(std::move(request), name, group, write ? "submit_pwrite" : "submit_pread");
+        return Ticket(std::move(group), handle_->trace());
     }
 
     Ticket submit_many(const py::iterable& items, bool write) {
@@ -202,8 +216,13 @@ public:
         }
         auto group = std::make_shared<io::OperationGroup>();
         const GilReleased unlocked;
-        start_all(std::move(requests), group);
-        return Ticket(std::move(group));
+        {
+            io::TracedCall call(handle_->trace(),
+                                write ? "submit_pwrite_many" : "submit_pread_many",
+                                requests.size());
+            start_all(std::move(requests), group);
+        }
+        return Ticket(std::move(group), handle_->trace());
     }
 
     OpenFile open(py::handle file, py::handle offset, uint64_t nbytes, bool write) {
@@ -218,7 +237,9 @@ public:
         io::OperationGroup::Outcome outcome;
         {
             const GilReleased unlocked;
+            io::TracedCall call(handle_->trace(), "wait");
             outcome = pending_.wait(check_signals);
+            call.ended(outcome);
         }
         drop_released();
         return count_or_raise(outcome);
@@ -227,7 +248,8 @@ public:
     void sync_file(py::handle file) {
         const io::FileName name = file_name(file);
         const GilReleased unlocked;
-        handle_->sync_file(name);
+        io::TracedCall call(handle_->trace(), "fsync");
+        call.watch([&] { handle_->sync_file(name); });
     }
 
     void close() {
@@ -248,10 +270,14 @@ private:
     }
 
     void start(io::Request request, const io::FileName& name,
-               const std::shared_ptr<io::OperationGroup>& group) {
-        const auto operation =
-            handle_->prepare(std::move(request), name, group, {check_signals, {}});
-        handle_->enqueue({&operation, 1});
+               const std::shared_ptr<io::OperationGroup>& group, const char* called) {
+        io::TracedCall call(handle_->trace(), called, 1);
+        call.about(request, name);
+        call.watch([&] {
+            const auto operation =
+                handle_->prepare(std::move(request), name, group, {check_signals, {}});
+            handle_->enqueue({&operation, 1});
+        });
     }
 
     // A file that cannot be opened fails its own request; the others go on.
@@ -297,7 +323,7 @@ uint32_t checked_count(const char* name, int64_t value) {
 
 std::unique_ptr<Handle> make_handle(int64_t block_size, int64_t queue_depth, bool single_submit,
                                     bool overlap_events, int64_t intra_op_parallelism,
-                                    const std::string& backend) {
+                                    const std::string& backend, const py::object& trace) {
     if (block_size < 1) {
         throw py::value_error("block_size is " + std::to_string(block_size) +
                               ", but must be at least 1 byte; leave it out for 1048576");
@@ -308,50 +334,21 @@ std::unique_ptr<Handle> make_handle(int64_t block_size, int64_t queue_depth, boo
     options.single_submit = single_submit;
     options.overlap_events = overlap_events;
     options.intra_op_parallelism = checked_count("intra_op_parallelism", intra_op_parallelism);
+    if (!trace.is_none()) {
+        options.trace = path_name(trace);
+    }
     return std::make_unique<Handle>(options, backend);
 }
 
-template <typename Values>
-py::dict by_path(const Values& values) {
-    py::dict result;
-    for (size_t path = 0; path < io::path_count; ++path) {
-        result[io::path_names[path]] = values[path];
+// Bytes by device of every handle that this process has made.
+py::dict device_totals() {
+    io::DeviceBytes total = ended_handles_devices();
+    for (const io::IoHandle* handle : open_handles()) {
+        if (handle->is_of_this_process()) {
+            add_devices(total, handle->stats().devices);
+        }
     }
-    return result;
-}
-
-template <typename Values, typename Convert>
-py::dict by_direction(const Values& values, Convert convert) {
-    py::dict result;
-    result["read"] = convert(values[0]);
-    result["write"] = convert(values[1]);
-    return result;
-}
-
-py::dict stats(const Handle& handle) {
-    const io::IoHandle::Stats stats = handle.core().stats();
-    const auto number = [](uint64_t value) { return py::int_(value); };
-    const auto paths = [](const auto& values) { return by_path(values); };
-    py::dict latency;
-    latency["count"] = stats.latency.count;
-    latency["mean"] = stats.latency.mean;
-    latency["p50"] = stats.latency.p50;
-    latency["p90"] = stats.latency.p90;
-    latency["p99"] = stats.latency.p99;
-    latency["p999"] = stats.latency.p999;
-    latency["max"] = stats.latency.max;
-    py::dict result;
-    result["backend"] = handle.core().backend();
-    result["requests"] = by_direction(stats.requests, number);
-    result["failed"] = stats.failed;
-    result["in_flight"] = stats.in_flight;
-    result["bytes"] = by_direction(stats.nbytes, paths);
-    result["transfers"] = by_direction(stats.transfers, paths);
-    result["retries"] = stats.retries;
-    result["short_transfers"] = stats.short_transfers;
-    result["direct_refused"] = stats.direct_refused;
-    result["latency"] = latency;
-    return result;
+    return by_device(total);
 }
 
 }  // namespace
@@ -363,6 +360,8 @@ void bind_handle(py::module_& m) {
     }
     m.def("interpreter_exits", &interpreter_exits,
           "From now on no other thread than this one looks for signals.");
+    m.def("device_totals", &device_totals,
+          "Bytes by device number and direction, of every handle that this process has made.");
     py::class_<Ticket>(m, "Ticket", "Operations in flight: what an IOFuture waits for.")
         .def("done", &Ticket::done)
         .def("wait", &Ticket::wait, py::arg("timeout") = py::none(),
@@ -377,7 +376,7 @@ void bind_handle(py::module_& m) {
     py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")
         .def(py::init(&make_handle), py::arg("block_size"), py::arg("queue_depth"),
              py::arg("single_submit"), py::arg("overlap_events"), py::arg("intra_op_parallelism"),
-             py::arg("backend"))
+             py::arg("backend"), py::arg("trace") = py::none())
         .def("synchronous", &Handle::synchronous, py::arg("buffer"), py::arg("file"),
              py::arg("offset"), py::arg("write"), py::arg("validate"))
         .def("asynchronous", &Handle::asynchronous, py::arg("buffer"), py::arg("file"),
@@ -396,7 +395,12 @@ void bind_handle(py::module_& m) {
                                [](const Handle& handle) { return handle.core().closed(); })
         .def_property_readonly("backend",
                                [](const Handle& handle) { return handle.core().backend(); })
-        .def("stats", &stats);
+        .def_property_readonly("number",
+                               [](const Handle& handle) { return handle.core().number(); })
+        .def(
+            "trace_failure", [](const Handle& handle) { return trace_failure(handle.core()); },
+            "The trace's path and the errno that stopped its writing, told once; or None.")
+        .def("stats", [](const Handle& handle) { return stats_of(handle.core()); });
 }
 
 }  // namespace deepnvme::python

@@ -8,6 +8,14 @@
 
 namespace deepnvme::python {
 
+std::string path_name(py::handle path) {
+    PyObject* encoded = nullptr;
+    if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) {
+        throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::bytes>(encoded);
+}
+
 io::FileName file_name(py::handle file) {
     io::FileName name;
     if (py::isinstance<OpenFile>(file)) {
@@ -29,12 +37,7 @@ io::FileName file_name(py::handle file) {
         name.descriptor = static_cast<int>(descriptor);
         return name;
     }
-    PyObject* encoded = nullptr;
-    if (PyUnicode_FSConverter(file.ptr(), &encoded) == 0) {
-        throw py::error_already_set();
-    }
-    const auto bytes = py::reinterpret_steal<py::bytes>(encoded);
-    name.path = std::string(bytes);
+    name.path = path_name(file);
     if (name.path.empty()) {
         throw py::value_error("filename is empty; give a path or an open descriptor");
     }

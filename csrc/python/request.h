@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 #include "io/file.h"
 #include "io/operation.h"
 
@@ -12,6 +14,9 @@ namespace deepnvme::python {
 struct OpenFile {
     std::shared_ptr<io::File> file;  // null once closed
 };
+
+// A path as bytes. Throws TypeError for what is none, ValueError for one with a null byte.
+std::string path_name(pybind11::handle path);
 
 // An OpenFile, an int for an open descriptor, or a path. Throws TypeError or ValueError.
 io::FileName file_name(pybind11::handle file);

@@ -2,6 +2,7 @@
 
 #include <linux/fs.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -135,6 +136,21 @@ int allocate(int fd, off_t offset, off_t nbytes) {
 int sync(int fd) {
     DEEPNVME_INJECT("fsync")
     return restarted([&] { return ::fsync(fd); });
+}
+
+int lock_file(int fd) {
+    DEEPNVME_INJECT("flock")
+    return restarted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); });
+}
+
+int truncate(int fd, off_t nbytes) {
+    DEEPNVME_INJECT("ftruncate")
+    return restarted([&] { return ::ftruncate(fd, nbytes); });
+}
+
+int unlink(const char* path) {
+    DEEPNVME_INJECT("unlink")
+    return or_errno(::unlink(path));
 }
 
 ssize_t pread(int fd, void* data, size_t nbytes, off_t offset) {

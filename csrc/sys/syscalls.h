@@ -43,6 +43,9 @@ int64_t block_device_size(int fd);
 int block_device_sector(int fd);
 int allocate(int fd, off_t offset, off_t nbytes);  // fallocate, mode 0
 int sync(int fd);
+int lock_file(int fd);  // flock, exclusive: -EWOULDBLOCK where another holds it
+int truncate(int fd, off_t nbytes);
+int unlink(const char* path);
 ssize_t pread(int fd, void* data, size_t nbytes, off_t offset);
 ssize_t pwrite(int fd, const void* data, size_t nbytes, off_t offset);
 
