@@ -5,6 +5,7 @@
 #   make setup DEEPNVME_WITHOUT=liburing     leave an engine out (liburing, libaio or both, with a comma)
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #                                            look for torch there too: its CPU build is a tenth of PyPI's CUDA build
+#   make setup DEEPSPEED=no                  leave DeepSpeed out; its tests skip
 #   make test ARGS="-k wait -x"              arguments for pytest; they also reach demo and bench
 
 SHELL := /bin/bash
@@ -32,9 +33,11 @@ LOOK_AGAIN += $(shell grep -qs '^left out' build/objects-*/flags.txt && echo FOR
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: $(VENV)/.extension $(VENV)/.installed ## system headers (apt, where it may), .venv, torch, the extension
+BUILT := $(VENV)/.extension $(VENV)/.installed
 
-demo: setup ## train with the optimizer's moments on disk, and check them bit for bit
+setup: $(BUILT) $(if $(filter no,$(DEEPSPEED)),,$(VENV)/.deepspeed) ## system headers (apt, where it may), .venv, torch, the extension
+
+demo: $(BUILT) ## train with the optimizer's moments on disk, and check them bit for bit
 	@$(BIN)/python examples/train_with_nvme_states.py $(ARGS)
 
 test: setup ## the whole test suite
@@ -107,7 +110,7 @@ ifeq ($(TORCH_INDEX)$(wildcard /dev/nvidiactl),)
 	@echo "setup: no NVIDIA driver here; TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes"
 endif
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
-	    $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r constraints.txt
+	    $(addprefix --extra-index-url ,$(TORCH_INDEX)) -r <(sed '/^# DeepSpeed/,$$d' constraints.txt)
 	@touch $@
 
 $(VENV)/.extension: setup.py $(CSRC) $(VENV)/.requirements $(LOOK_AGAIN)
@@ -121,3 +124,16 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.requirements | $(VENV)/.extension
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation \
 	    -c constraints.txt -e .
 	@touch $@
+
+# Optional: DeepSpeed compiles nothing here, and what it needs stays out of .venv. The directory in it is an environment
+# that finds all of .venv by a path file; its build needs torch, so it is not isolated.
+$(VENV)/.deepspeed: constraints.txt $(VENV)/.requirements | $(VENV)/.installed
+	@echo "setup: DeepSpeed into $(VENV)/deepspeed, for tests (make setup DEEPSPEED=no leaves it out)"
+	@rm -rf $(VENV)/deepspeed
+	@$(BIN)/python -m venv --without-pip $(VENV)/deepspeed
+	@site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	    echo "import site; site.addsitedir('$$($(BIN)/python -c "$$site")')" \
+	        >"$$($(VENV)/deepspeed/bin/python -c "$$site")/base.pth"
+	@DS_BUILD_OPS=0 $(VENV)/deepspeed/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+	    --no-build-isolation -c constraints.txt deepspeed && touch $@ \
+	    || echo "setup: no DeepSpeed (pip could not install it): what needs it is skipped"

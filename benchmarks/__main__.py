@@ -23,6 +23,7 @@ from aio.measure.sizes import parse_size
 
 from . import (
     deepspeed_peer,
+    deepspeed_step,
     fresh_write,
     large_tensor,
     many_files,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[Context], Result]] = {
     "tracing": tracing.run,
     "optimizer_step": optimizer_step.run,
     "peers": peers.run,
+    "deepspeed_step": deepspeed_step.run,
     "pinning": pinning.run,
 }
 

@@ -1,4 +1,4 @@
-"""DeepSpeed as a contestant: `deepspeed_worker.py` in a process of its own, and talk with it."""
+"""DeepSpeed as a contestant: a worker in a process of its own, and talk with it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from typing import Any
 
 from aio.measure.harness import BenchError, Contestant, Sample
 
-_WORKER = Path(__file__).with_name("deepspeed_worker.py")
+_ROOT = Path(__file__).resolve().parent.parent
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('deepspeed') else 3)"
 
 
 class DeepSpeedPeer:
-    """A worker process with DeepSpeed's handle; `version` is the one it runs."""
+    """A worker process with DeepSpeed; `version` is the one it runs, `python` its interpreter.
 
-    def __init__(self, python: str, block_size: int, queue_depth: int) -> None:
+    `worker` is the script of this package that it runs, `start` what the worker is made with.
+    """
+
+    def __init__(self, python: str, worker: str = "deepspeed_worker.py", **start: Any) -> None:
+        self.python = python
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by close())
         environment = dict(os.environ, DS_ACCELERATOR="cpu")
         # ninja, which builds the operator, is looked for on PATH.
         folder = str(Path(python).absolute().parent)
         environment["PATH"] = f"{folder}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        search = [str(_ROOT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, search))
         self._process = subprocess.Popen(
-            [python, str(_WORKER)],
+            [python, str(Path(__file__).with_name(worker))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -35,7 +41,7 @@ class DeepSpeedPeer:
             env=environment,
         )
         try:
-            answer = self.ask("start", block_size=block_size, queue_depth=queue_depth)
+            answer = self.ask("start", **start)
         except BenchError:
             self.close()
             raise
@@ -104,6 +110,6 @@ def start(
     if subprocess.run([python, "-c", _PROBE], capture_output=True).returncode != 0:
         return None, f"deepspeed is not installed for {python} (see --deepspeed-python)"
     try:
-        return DeepSpeedPeer(python, block_size, queue_depth), ""
+        return DeepSpeedPeer(python, block_size=block_size, queue_depth=queue_depth), ""
     except BenchError as error:
         return None, str(error)

@@ -190,9 +190,9 @@ class Worker:
         return tensor
 
     def _timed(self, transfer: Callable[[], int], operations: int, nbytes: int) -> Answer:
-        cpu, start = _cpu(), time.perf_counter()
+        cpu, start = cpu_seconds(), time.perf_counter()
         done = transfer()
-        seconds, cpu = time.perf_counter() - start, _cpu() - cpu
+        seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
         if done != operations:
             raise RuntimeError(f"DeepSpeed completed {done} of {operations} operations")
         return {"seconds": seconds, "cpu_seconds": cpu, "nbytes": nbytes, "operations": operations}
@@ -221,25 +221,26 @@ def _status_bytes(name: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(f"{name}:"))
 
 
-def _cpu() -> float:
+def cpu_seconds() -> float:
+    """User and system seconds of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-def main() -> None:
-    """Answer commands until standard input ends."""
+def serve(make: Callable[..., Any]) -> None:
+    """Answer commands until standard input ends; "start" makes what the others are methods of."""
     # DeepSpeed and its compiler write to standard output: answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # it keeps a file open per request
-    worker: Worker | None = None
+    worker: Any = None
     for line in sys.stdin:
         command = json.loads(line)
         name = command.pop("command")
         try:
             if name == "start":
-                worker = Worker(**command)
+                worker = make(**command)
                 answer: Answer = {"version": worker.version}
             else:
                 answer = getattr(worker, name)(**command)
@@ -249,4 +250,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker)

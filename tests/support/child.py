@@ -35,14 +35,15 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     timeout: float = HANG_S,
     options: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `script` with this interpreter, its sys.argv[1:] being `arguments`; a hang is a
+    """Run `script` with `python`, its sys.argv[1:] being `arguments`; a hang is a
     TimeoutExpired.
     """
     search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     inherited = {**os.environ, "PYTHONPATH": search, "PYTHONFAULTHANDLER": "1"}
     return subprocess.run(
-        [*wrapper, sys.executable, *options, "-c", script, *map(str, arguments)],
+        [*wrapper, python, *options, "-c", script, *map(str, arguments)],
         env={**inherited, **(environment or {})},
         capture_output=True,
         text=True,
