@@ -7,6 +7,7 @@ child has none until it asks for its own.
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import logging
 import os
@@ -102,8 +103,10 @@ def _serve(server: socket.socket) -> None:
     while True:
         try:
             client, _ = server.accept()
-        except OSError:
-            return  # shut down
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which is _stop()'s
+                _logger.warning("deepnvme top is not answered any more: %s", error)
+            return
         with client:
             client.settimeout(_SEND_S)
             try:

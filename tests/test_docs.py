@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import aio
+import aio.deepspeed
+import aio.profiles
 import pinned_manager
 from aio.swap import StoreFuture, SwappedOptimizer, SwapStore
 from support.child import run_child
@@ -114,6 +117,42 @@ def test_every_function_of_pinned_manager_is_described() -> None:
     text = (DOCS / "pinning.md").read_text()
     missing = [name for name in pinned_manager.__all__ if not re.search(rf"[`.]{name}\b", text)]
     assert missing == []
+
+
+def test_every_exception_is_described() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    found = {
+        name
+        for module in (aio, aio.deepspeed, aio.profiles, aio.swap, pinned_manager)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Exception) and name[0] != "_"
+    }
+    assert found >= {"AioError", "PinError", "SwapStepError", "ProfileError"}
+    assert {name for name in found if not re.search(rf"`{name}`|^## {name}$", text, re.M)} == set()
+
+
+def logged(source: str) -> Iterator[str]:
+    """The longest part without a value of each line that goes to a log from a warning on."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("warning", "error", "exception")
+            and "logger" in ast.unparse(node.func.value)
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            parts = re.split(r"%[sdr]|\. | \(", str(node.args[0].value))
+            yield max(parts, key=len).strip(" :")
+
+
+def test_every_line_in_the_log_is_described() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    files = [
+        file for package in ("aio", "pinned_manager") for file in (ROOT / package).rglob("*.py")
+    ]
+    lines = [line for file in files for line in logged(file.read_text())]
+    assert len(lines) > 15
+    assert [line for line in lines if line not in text] == []
 
 
 def test_every_environment_variable_is_described() -> None:

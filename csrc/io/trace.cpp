@@ -1,7 +1,7 @@
 #include "io/trace.h"
 
-#include <linux/stat.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
