@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ def run(context: Context) -> Result:
     """--size is that of the bfloat16 parameters; the states are six times as much.
 
     The limit of a round is the longer of computing alone (the optimizer in memory) and moving the
-    bytes alone (fio, rw=rw, as many bytes as a step reads and writes).
+    bytes alone: the best fio that reads and writes as many as a step, mixed (rw=rw) or first the
+    one, then the other, whichever is faster.
     """
     result = Result("optimizer_step", TITLE)
     count = max(context.size // 2 // ELEMENTS, 4)
@@ -55,10 +56,13 @@ def run(context: Context) -> Result:
     for param in params:
         param.grad = torch.randn(ELEMENTS, dtype=torch.bfloat16) * 1e-3
     path = prepare_file(context.folder / "fio.bin", context.size)
-    job = fio.Job(
-        "rw", fio.one_file(path, context.size), context.size, depth=context.queue_depth,
-        mode=context.fio_mode, passes=max(2 * states // context.size, 1),
-        kernel_workers=context.on_tmpfs,
+    passes = max(states // context.size, 1)
+    mixed, reading, writing = (
+        fio.Job(
+            direction, fio.one_file(path, context.size), context.size, depth=context.queue_depth,
+            mode=context.fio_mode, passes=loops, kernel_workers=context.on_tmpfs,
+        )
+        for direction, loops in (("rw", 2 * passes), ("read", passes), ("write", passes))
     )  # fmt: skip
     in_memory = _InMemory(params)
     with (
@@ -69,7 +73,8 @@ def run(context: Context) -> Result:
             Contestant(SWAPPED, swapped.run, context.attempts, swapped.warm_up),
             Contestant(CACHED, cached.run, context.attempts, cached.warm_up),
             Contestant(MEMORY, lambda: _timed(in_memory.step, 2 * states), context.attempts),
-            *fio.contestants(job, context.attempts, quick=True),
+            *fio.contestants(mixed, context.attempts, quick=True),
+            _in_turn((reading, writing), "io_uring fixed", context),
             *_deepspeed(context, result, count, states),
         ]
         series = run_rounds(contestants, context.rounds, context.progress)
@@ -91,6 +96,26 @@ def run(context: Context) -> Result:
         _against_deepspeed(series, result),
     ]
     return result
+
+
+def _in_turn(jobs: Sequence[fio.Job], engine: str, context: Context) -> Contestant:
+    runners = [fio.Runner([job], engine) for job in jobs]
+
+    def warm_up() -> None:
+        for runner in runners:
+            runner.warm_up()
+
+    def run() -> Sample:
+        parts = [runner() for runner in runners]
+        return Sample(
+            sum(part.seconds for part in parts),
+            sum(part.nbytes for part in parts),
+            sum(part.cpu_seconds for part in parts),
+            sum(part.operations for part in parts),
+            parts[0].mode,
+        )
+
+    return Contestant(f"fio {engine}, read then write", run, context.attempts, warm_up)
 
 
 def _against_limit(series: dict[str, Series], best: Series, context: Context) -> Verdict:

@@ -40,10 +40,15 @@ mkdir -p "$reports"
 export PYTHONPATH="$built${PYTHONPATH:+:$PYTHONPATH}"
 export ASAN_OPTIONS="detect_leaks=0:exitcode=99:handle_abort=1:log_path=$reports/report"
 export UBSAN_OPTIONS="print_stacktrace=1:abort_on_error=1:log_path=$reports/report"
+# Commands, examples, documents and DeepSpeed call nothing in the extension that the other tests do not call.
+left_out=()
+for files in ds_io tune benchmark deepspeed examples training_beyond_memory docs api_reference layers catalogue; do
+    left_out+=("--ignore-glob=*/test_${files}*.py")
+done
 result=0
 cd "$built"
 LD_PRELOAD=$preload "$python" -m pytest --rootdir="$root" -c "$root/pyproject.toml" -p no:cacheprovider \
-    -n 2 --dist loadfile -m "not alone and not build and not cpp" "$@" "$root/tests" || result=$?
+    -n 2 --dist loadfile -m "not alone and not build and not cpp" "${left_out[@]}" "$@" "$root/tests" || result=$?
 
 shopt -s nullglob
 found=("$reports"/*)
@@ -54,4 +59,5 @@ if [[ ${#found[@]} -gt 0 ]]; then
 fi
 [[ $result -eq 0 ]] || exit "$result"
 echo "test-asan: no reports. Each test ran with one set of arguments for each engine and a fifth of the examples; not at" \
-    "all, those marked alone, build or cpp (tests/cpp has sanitizers of its own) and those skipped as \"not under sanitizers\""
+    "all, those marked alone, build or cpp (tests/cpp has sanitizers of its own), those of commands, examples, documents" \
+    "and DeepSpeed, and those skipped as \"not under sanitizers\""
