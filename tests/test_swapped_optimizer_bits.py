@@ -89,6 +89,21 @@ def test_every_step_is_that_of_the_plain_optimizer(
         assert state_bits(swapped) == state_bits(plain)
 
 
+def assert_steps_are_alike(
+    plain_params: list[torch.nn.Parameter],
+    plain: torch.optim.Optimizer,
+    swapped_params: list[torch.nn.Parameter],
+    swapped: SwappedOptimizer,
+) -> None:
+    for step in range(STEPS):
+        give_gradients(plain_params, step)
+        give_gradients(swapped_params, step)
+        plain.step()
+        swapped.step()
+        assert parameter_bits(swapped_params) == parameter_bits(plain_params)
+    assert state_bits(swapped) == state_bits(plain)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.complex64, torch.complex128])
 def test_other_dtypes(store: SwapStore, dtype: torch.dtype) -> None:
     plain_params = [torch.nn.Parameter(torch.ones(300, dtype=dtype)) for _ in range(3)]
@@ -97,13 +112,7 @@ def test_other_dtypes(store: SwapStore, dtype: torch.dtype) -> None:
     with SwappedOptimizer(
         swapped_params, torch.optim.Adam, swap_dir=store, sub_group_bytes=1, eps=1e-3
     ) as swapped:
-        for step in range(STEPS):
-            give_gradients(plain_params, step)
-            give_gradients(swapped_params, step)
-            plain.step()
-            swapped.step()
-            assert parameter_bits(swapped_params) == parameter_bits(plain_params)
-        assert state_bits(swapped) == state_bits(plain)
+        assert_steps_are_alike(plain_params, plain, swapped_params, swapped)
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
@@ -114,13 +123,7 @@ def test_an_optimizer_of_matrices(store: SwapStore) -> None:
     with SwappedOptimizer(
         swapped_params, torch.optim.Muon, swap_dir=store, sub_group_bytes=4096, lr=0.01
     ) as swapped:
-        for step in range(STEPS):
-            give_gradients(plain_params, step)
-            give_gradients(swapped_params, step)
-            plain.step()
-            swapped.step()
-            assert parameter_bits(swapped_params) == parameter_bits(plain_params)
-        assert state_bits(swapped) == state_bits(plain)
+        assert_steps_are_alike(plain_params, plain, swapped_params, swapped)
 
 
 def test_sparse_gradients(store: SwapStore) -> None:
