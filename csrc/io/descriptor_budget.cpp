@@ -6,7 +6,7 @@ DescriptorBudget::Token::~Token() {
     if (budget_ != nullptr) {
         std::lock_guard lock(budget_->mutex_);
         --budget_->held_;
-        ++budget_->releases_;
+        budget_->releases_ += opened_ ? 1 : 0;
         budget_->released_.notify_all();
     }
 }
@@ -20,14 +20,18 @@ DescriptorBudget::Token DescriptorBudget::acquire(const Waiting& waiting) {
     return Token(shared_from_this());
 }
 
-bool DescriptorBudget::wait_for_release(const Waiting& waiting) {
+uint64_t DescriptorBudget::releases() const {
+    std::lock_guard lock(mutex_);
+    return releases_;
+}
+
+bool DescriptorBudget::wait_for_release(uint64_t seen, const Waiting& waiting) {
     std::unique_lock lock(mutex_);
-    if (held_ == 0) {
-        return false;
+    const auto ready = [&] { return releases_ != seen || held_ == 0; };
+    if (!ready()) {
+        wait(lock, waiting, ready);
     }
-    const uint64_t before = releases_;
-    wait(lock, waiting, [&] { return releases_ != before; });
-    return true;
+    return releases_ != seen;
 }
 
 template <typename Ready>

@@ -22,20 +22,26 @@ public:
         Token(Token&&) = default;
         Token& operator=(Token&&) = delete;
         ~Token();
+        void opened() { opened_ = true; }  // the file is open: its end is a release
 
     private:
         std::shared_ptr<DescriptorBudget> budget_;
+        bool opened_ = false;
     };
 
     Token acquire(const Waiting& waiting);  // waits while the limit is reached
-    // Waits for a release, unless nothing is held; false then: waiting cannot help.
-    bool wait_for_release(const Waiting& waiting);
+    // How many open files have been given back so far. An attempt to open that failed is none:
+    // two that fail by turns would wake each other for ever.
+    uint64_t releases() const;
+    // Waits until releases() is no longer `seen`, which the caller read before what failed; false
+    // once nothing is held: waiting cannot help.
+    bool wait_for_release(uint64_t seen, const Waiting& waiting);
 
 private:
     template <typename Ready>
     void wait(std::unique_lock<std::mutex>& lock, const Waiting& waiting, Ready ready);
 
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable released_;
     const size_t limit_;
     size_t held_ = 0;

@@ -60,6 +60,8 @@ public:
     // throws IoError.
     void need_buffered();
 
+    void count_as_open() { token_.opened(); }  // all that it needs is open: DescriptorBudget
+
     // Takes O_NONBLOCK off the descriptor: pread(2) does not mind it on these files, but io_uring
     // does.
     int make_blocking();  // 0 or an errno

@@ -168,6 +168,7 @@ std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t 
         file = known->lock();
     }
     while (file == nullptr) {
+        const uint64_t releases = parts.budget->releases();  // before the attempt: none is missed
         try {
             auto opened = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
             if (opened->refused_at_open()) {
@@ -176,12 +177,13 @@ std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t 
             if (is_ragged(nbytes, offset, opened->alignment().granule)) {
                 opened->need_buffered();  // here, where a lack of descriptors can be waited for
             }
+            opened->count_as_open();
             file = std::move(opened);
         } catch (IoError& error) {
             // Descriptors held by requests in flight come back; others do not.
             const bool out_of_descriptors =
                 error.failure.error == EMFILE || error.failure.error == ENFILE;
-            if (!out_of_descriptors || !parts.budget->wait_for_release(waiting)) {
+            if (!out_of_descriptors || !parts.budget->wait_for_release(releases, waiting)) {
                 error.failure.offset = offset;
                 error.failure.nbytes = nbytes;
                 throw;
