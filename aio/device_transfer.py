@@ -7,8 +7,9 @@ i + 1 while block i is being written. Reading: blocks are read ahead while earli
 from __future__ import annotations
 
 import errno
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10 has its own
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from _deepnvme import io as _io
 from _deepnvme.io import AioError, CompletionChannel
 from pinned_manager import PinError, new_locked_tensor
 from pinned_manager.device import Device, Event, device_of
+
+_logger = logging.getLogger("aio")
 
 BLOCK_BYTES = 8 << 20
 BLOCKS = 4  # two being copied, two being written or read
@@ -104,7 +107,12 @@ class DeviceTransfers:
             finally:
                 file.close()
 
-        return _DeviceTicket(self._executor().submit(carry_out))
+        try:
+            return _DeviceTicket(self._executor().submit(carry_out))
+        except BaseException:
+            # An executor that cannot start a thread keeps the work for a later one: it must fail.
+            file.close()
+            raise
 
     def start(
         self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
@@ -116,7 +124,7 @@ class DeviceTransfers:
 
     def submit_many(self, items: list[Any], write: bool) -> _DeviceTicket:
         """Start transfers of host and device tensors together; one failure does not stop others."""
-        failures: list[AioError] = []
+        refused: list[BaseException] = []
         tickets: list[_io.Ticket | _DeviceTicket] = []
         try:
             for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
@@ -124,7 +132,7 @@ class DeviceTransfers:
                 try:
                     tickets.append(self.submit(buffer, filename, file_offset, write, False))
                 except AioError as error:
-                    failures.append(error)
+                    refused.append(error)
             host_items = [item for item in items if not is_device_tensor(item[0])]
             tickets.append(self._core.submit_many(host_items, write))
         except BaseException:  # of an argument: nobody will wait for what was started
@@ -134,13 +142,14 @@ class DeviceTransfers:
 
         def collect() -> int:
             nbytes = 0
+            failures = list(refused)
             for ticket in tickets:
                 ticket.wait()
                 try:
                     nbytes += ticket.result()
-                except AioError as error:
-                    failures.extend(error.failures)
-            _raise_all(failures)
+                except Exception as error:  # whatever it is, the others are still in flight
+                    failures.append(error)
+            _raise_any(failures)
             return nbytes
 
         return _DeviceTicket(self._executor().submit(collect))  # behind the transfers it waits for
@@ -154,27 +163,18 @@ class DeviceTransfers:
         for future in waited:
             future.exception()  # Ctrl-C ends it here: nothing is counted yet
         count = 0
-        failures: list[AioError] = []
+        failures: list[BaseException] = []
         try:
             count += wait_for_host()
         except AioError as error:
-            failures += error.failures
+            failures.append(error)
         with self._lock:  # another thread may have counted some meanwhile
             waited = [future for future in waited if future in self._uncounted]
             self._uncounted = [future for future in self._uncounted if future not in waited]
-        others: list[BaseException] = []
-        for future in waited:
-            failure = future.exception()
-            if failure is None:
-                count += 1
-            elif isinstance(failure, AioError):
-                failures += failure.failures
-            else:
-                others.append(failure)
-        if others:
-            raise others[0]
-        _raise_all(failures)
-        return count
+        found = [future.exception() for future in waited]
+        failures += [failure for failure in found if failure is not None]
+        _raise_any(failures)
+        return count + found.count(None)
 
     def close(self) -> None:
         """End the thread and give back the blocks. wait() comes first."""
@@ -192,12 +192,7 @@ class DeviceTransfers:
 
     def _take_blocks(self) -> list[_Block]:
         if not self._blocks:
-            for _ in range(BLOCKS):
-                try:
-                    memory = new_locked_tensor(BLOCK_BYTES, torch.uint8, "device_transfer")
-                except PinError:  # under a tight memlock limit copies are slower, but possible
-                    memory = torch.empty(BLOCK_BYTES, dtype=torch.uint8)
-                self._blocks.append(_Block(memory))
+            self._blocks = [_Block(_new_memory()) for _ in range(BLOCKS)]  # all of them or none
         return self._blocks
 
     def _write(self, device: Device, tensor: Any, file: _io.OpenFile, file_offset: int) -> int:
@@ -282,11 +277,31 @@ def _of_request(error: AioError, file_offset: int, nbytes: int) -> AioError:
     return whole
 
 
-def _raise_all(failures: list[AioError]) -> None:
-    """Raise the first failure, which lists them all; nothing when there is none."""
-    if failures:
-        failures[0]._other_failures = tuple(failures[1:])
-        raise failures[0]
+def _raise_any(failures: Iterable[BaseException]) -> None:
+    """Raise one if there is any: an AioError, which lists the others; but before it what is none,
+    such as a device's, which cannot, so that the others are logged then.
+    """
+    transfers: list[AioError] = []
+    others: list[BaseException] = []
+    for failure in failures:
+        if isinstance(failure, AioError):
+            transfers += failure.failures
+        else:
+            others.append(failure)
+    if others:
+        for failure in (*others[1:], *transfers):
+            _logger.error("besides what is raised, another transfer failed: %s", failure)
+        raise others[0]
+    if transfers:
+        transfers[0]._other_failures = tuple(transfers[1:])
+        raise transfers[0]
+
+
+def _new_memory() -> torch.Tensor:
+    try:
+        return new_locked_tensor(BLOCK_BYTES, torch.uint8, "device_transfer")
+    except PinError:  # under a tight memlock limit copies are slower, but possible
+        return torch.empty(BLOCK_BYTES, dtype=torch.uint8)
 
 
 def _abandon(blocks: list[_Block]) -> None:
@@ -297,6 +312,8 @@ def _abandon(blocks: list[_Block]) -> None:
     for block in blocks:
         if block.ticket is not None:
             block.ticket.wait()
-        if block.event is not None:
-            block.event.synchronize()
-        block.ticket = block.event = None
+            block.ticket = None
+    for block in blocks:
+        event, block.event = block.event, None  # one that fails will not do so again
+        if event is not None:
+            event.synchronize()

@@ -69,7 +69,7 @@ class IOFuture:
     def add_done_callback(self, callback: Callable[[IOFuture], Any]) -> None:
         """Call ``callback(self)`` once done: at once if it is, else in a thread of the library.
 
-        An exception of the callback is logged.
+        An exception of the callback is logged. RuntimeError where that thread cannot be started.
         """
         if self.done():
             _call_back(callback, self)
@@ -106,8 +106,9 @@ class _LoopChannel:
         if loop is None:
             raise RuntimeError("the event loop is gone")
         if self._channel is None:
-            self._channel = CompletionChannel()
-            loop.add_reader(self._channel.fileno(), self._deliver)
+            channel = CompletionChannel()
+            loop.add_reader(channel.fileno(), self._deliver)
+            self._channel = channel  # only now: what nobody reads would hang who awaits it
         token = next(self._tokens)
         future: asyncio.Future[None] = loop.create_future()
         self._waiters[token] = future
@@ -151,10 +152,9 @@ class _CallbackThread:
     def add(self, future: IOFuture, callback: Callable[[IOFuture], Any]) -> None:
         with self._lock:
             if self._channel is None:
-                self._channel = CompletionChannel()
-                threading.Thread(
-                    target=self._run, args=(self._channel,), name="aio-callbacks"
-                ).start()
+                channel = CompletionChannel()
+                threading.Thread(target=self._run, args=(channel,), name="aio-callbacks").start()
+                self._channel = channel  # only now: a thread may be refused
             token = next(self._tokens)
             self._pending[token] = future, callback
             future._ticket.notify(self._channel, token)

@@ -16,12 +16,14 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from _deepnvme import io as _io
 from _deepnvme import pin as _pin
 from aio import endpoints
+from aio.living_handles import living_handles
 from pinned_manager import pinned_stats
 from pinned_manager.switches import parse_switch
 
@@ -34,14 +36,20 @@ def serve_stats() -> Path:
     """Let `deepnvme top` look at this process from now on; the path of its socket.
 
     Only this user (and root) can connect. A thread answers, which does not keep the process alive.
-    A second call returns the same path. Raises OSError when there can be no socket.
+    A second call returns the same path. Raises OSError when there can be no socket, or no thread.
     """
     with _state.lock:
         if _state.path is None:
-            _state.server, _state.path = endpoints.listen()
-            threading.Thread(
-                target=_serve, args=(_state.server,), name="aio-stats", daemon=True
-            ).start()
+            server, path = endpoints.listen()
+            try:
+                threading.Thread(
+                    target=_serve, args=(server,), name="aio-stats", daemon=True
+                ).start()
+            except RuntimeError as error:
+                path.unlink()
+                server.close()
+                raise OSError(errno.EAGAIN, f"{error}: raise the limit (ulimit -u)") from error
+            _state.server, _state.path = server, path
         return _state.path
 
 
@@ -59,8 +67,6 @@ def serve_if_asked() -> None:
 
 def sample() -> dict[str, Any]:
     """What `deepnvme top` gets: sizes in bytes, `time` in seconds of the monotonic clock."""
-    from aio.handle import living_handles  # which imports this module
-
     handles = [one for one in living_handles() if not one.closed]
     locked, limit = _pin.locked_memory()
     return {
@@ -100,28 +106,34 @@ _state = _State()
 def _serve(server: socket.socket) -> None:
     # Signals are for the program's own threads.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    while True:
-        try:
-            client, _ = server.accept()
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which is _stop()'s
-                _logger.warning("deepnvme top is not answered any more: %s", error)
-            return
-        with client:
-            client.settimeout(_SEND_S)
+    with server:  # closed at the end, so that connections are refused instead of left hanging
+        while True:
             try:
-                client.sendall(json.dumps(sample()).encode() + b"\n")
-            except OSError:
-                continue  # the client has gone
-            except Exception:
-                _logger.exception("deepnvme top was not answered")
+                client, _ = server.accept()
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # which is _stop()'s
+                    _logger.warning("deepnvme top is not answered any more: %s", error)
+                return
+            with client:
+                _answer(client)
+
+
+def _answer(client: socket.socket) -> None:
+    client.settimeout(_SEND_S)
+    try:
+        client.sendall(json.dumps(sample()).encode() + b"\n")
+    except OSError:
+        return  # the client has gone
+    except Exception:
+        _logger.exception("deepnvme top was not answered")
 
 
 @atexit.register
 def _stop() -> None:
     if _state.server is not None and _state.path is not None:
         _state.path.unlink(missing_ok=True)
-        _state.server.shutdown(socket.SHUT_RDWR)  # which wakes the thread; close() does not
+        with suppress(OSError):  # the thread has ended, and closed it
+            _state.server.shutdown(socket.SHUT_RDWR)  # which wakes the thread; close() does not
 
 
 def _forget_parents_endpoint() -> None:

@@ -30,6 +30,12 @@ class Completions:
         self._channel: CompletionChannel | None = None
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """RuntimeError, or OSError, where it cannot be; said before anything depends on it."""
+        with self._lock:
+            if self._channel is None:
+                self._start()
+
     def when_done(self, future: IOFuture, call: Callable[[], None]) -> None:
         """``call()`` in the thread once the future is done. It must not raise."""
         token = next(self._tokens)
@@ -50,12 +56,13 @@ class Completions:
             thread.join()
 
     def _start(self) -> CompletionChannel:
-        self._channel = CompletionChannel()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._channel,), name="swap-completions", daemon=True
+        channel = CompletionChannel()
+        thread = threading.Thread(
+            target=self._run, args=(channel,), name="swap-completions", daemon=True
         )
-        self._thread.start()
-        return self._channel
+        thread.start()
+        self._channel, self._thread = channel, thread
+        return channel
 
     def _run(self, channel: CompletionChannel) -> None:
         poll = select.poll()
