@@ -139,9 +139,14 @@ def _new_temporary(directory: Path) -> tuple[Path, int]:
     while True:
         path = directory / f".deepnvme-save-{secrets.token_hex(8)}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.exists():
-            return path, descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists():
+                return path, descriptor
+        except BaseException:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
         os.close(descriptor)  # another save took it for a leftover before it was locked
 
 

@@ -75,6 +75,7 @@ def load_sub_groups(
     """
     made: list[SubGroup] = []
     options: dict[int, dict[str, Any]] = {}
+    frame: torch.Tensor | None = None  # filled, and not yet being written
     writing: tuple[torch.Tensor, StoreFuture] | None = None
     try:
         for old in sub_groups:
@@ -88,6 +89,7 @@ def load_sub_groups(
             if frame is not None:
                 new.stored = pipeline.new_name(new)
                 writing = (frame, pipeline.put_new(new.stored, new.nbytes, frame))
+                frame = None
         if writing is not None:
             landed, writing = writing, None
             _land(pipeline, landed)
@@ -95,6 +97,8 @@ def load_sub_groups(
         if writing is not None:
             writing[1].exception()
             pipeline.frames.give(writing[0])
+        if frame is not None:
+            pipeline.frames.give(frame)
         for new in made:
             pipeline.forget(new)
         raise

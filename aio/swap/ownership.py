@@ -80,16 +80,18 @@ class Namespace:
                 if not directory.is_dir():
                     raise
                 continue
-            owned = False
             try:
                 if _lock(path / LOCK_NAME, descriptor):
                     record = OwnerRecord.of_this_process(path.name)
                     os.pwrite(descriptor, json.dumps(asdict(record)).encode(), 0)
-                    owned = True
                     return cls(path, descriptor)
-            finally:
-                if not owned:
+            except BaseException:
+                try:
+                    _delete(path)
+                finally:
                     os.close(descriptor)
+                raise
+            os.close(descriptor)  # another store is reclaiming it
         raise OSError(errno.EBUSY, "others reclaim every new namespace at once", str(directory))
 
     def remove(self) -> None:

@@ -66,16 +66,19 @@ class SegmentFiles:
         """
         taken: list[Extent] = []
         with self._lock:
-            while nbytes:
-                piece = min(nbytes, self._segment_bytes)
-                found = self._allocate_piece(piece)
-                if found is None:
+            try:
+                while nbytes:
+                    piece = min(nbytes, self._segment_bytes)
+                    found = self._allocate_piece(piece)
+                    if found is None:
+                        break
+                    taken += found
+                    nbytes -= piece
+            finally:
+                if nbytes:
                     for extent in taken:
                         self._extents.free(extent)
-                    return None
-                taken += found
-                nbytes -= piece
-        return taken
+        return None if nbytes else taken
 
     def free(self, extents: list[Extent]) -> None:
         """Give extents back; their bytes may be overwritten from now on."""
@@ -103,15 +106,18 @@ class SegmentFiles:
         path = self._namespace.path / f"segment-{self._extents.segments:06d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
+        whole = False
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
+            whole = True
         except OSError as error:
-            path.unlink()
             if error.errno in _NO_ROOM:
                 return False
             raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(descriptor)
+            if not whole:  # Ctrl-C, too: the next segment gets this name
+                path.unlink()
         self._paths.append(str(path))
         self._extents.add_segment(nbytes)
         return True
