@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import aio
@@ -79,7 +78,7 @@ def directory_info(directory: str) -> dict[str, Any]:
 def print_info(directories: list[str], as_json: bool) -> None:
     """Print machine_info to standard output, as tables or as JSON."""
     info = machine_info(directories)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a directory may be named "[red]"
     if as_json:
         console.print_json(json.dumps(info))
         return
@@ -128,7 +127,7 @@ def _directory_table(info: dict[str, Any]) -> Table:
         why = "the file system refuses O_DIRECT" if info["refused"] else "memory or no direct I/O"
         table.add_row("path", f"buffered ({why})")
     for name, value in info["queue"].items():
-        table.add_row(name, escape(value))
+        table.add_row(name, value)
     return table
 
 

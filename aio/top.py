@@ -65,9 +65,9 @@ def _samples(pid: int | None) -> dict[int, Sample]:
         if pid is None or pid == number:
             try:
                 found[number] = endpoints.ask(path)
-            except ConnectionError:
+            except (ConnectionError, FileNotFoundError):
                 continue
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):  # the second: more ask than the kernel keeps
                 _complain(f"process {number} does not answer")
     return found
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from aio import endpoints, stats_server, top
 from aio.__main__ import main
 from support.child import HANG_S, TESTS
 from support.counters import until
+from support.threads import in_threads
 
 PARENT = """
 import json, os, sys, aio, torch
@@ -262,4 +264,42 @@ def test_a_process_that_does_not_answer(
         assert path in endpoints.living_endpoints().values()
         assert top.print_top(None, True, True, 0.01) == 1
     assert "does not answer" in capsys.readouterr().err
+    assert endpoints.living_endpoints() == {}
+
+
+def test_a_process_that_ends_meanwhile_is_not_there(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for sockets and the question it has removed its own."""
+    monkeypatch.setattr(endpoints, "living_endpoints", lambda: {7: place / "7.sock"})
+    assert run_top(capsys) == (1, None)
+    assert top._samples(None) == {}
+
+
+def test_one_that_too_many_ask_does_not_end_the_others(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Path) -> Any:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(endpoints, "living_endpoints", lambda: {7: place / "7.sock"})
+    monkeypatch.setattr(endpoints, "ask", busy)
+    assert top._samples(None) == {}
+    assert "process 7 does not answer" in capsys.readouterr().err
+
+
+def test_a_thread_that_can_answer_no_more_refuses(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else whoever asks would wait for an answer that never comes."""
+    server, path = endpoints.listen()
+
+    def no_descriptors(server: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", no_descriptors)
+    in_threads(lambda: stats_server._serve(server))
+    assert "not answered any more" in caplog.text
+    with pytest.raises(ConnectionRefusedError):
+        endpoints.ask(path)
     assert endpoints.living_endpoints() == {}
