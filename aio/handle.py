@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _deepnvme import io as _io
-from _deepnvme.io import AioError
 from aio.backends import new_core
 from aio.device_transfer import DeviceTransfers, is_device_tensor
 from aio.futures import IOFuture, Ticket
+from aio.living_handles import add_handle, quietly
 from aio.options import HandleOptions
 from aio.pin_handle import LockedTensors
 from aio.profiles import Profile, profile_options
@@ -26,8 +22,6 @@ from pinned_manager import free_locked_tensor
 
 if TYPE_CHECKING:
     from _deepnvme.io import HandleStats
-
-_logger = logging.getLogger("aio")
 
 # A path, or the descriptor of an open file.
 File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int
@@ -101,7 +95,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         self._intra_op_parallelism = options.intra_op_parallelism
         self._process = os.getpid()
         self._devices = DeviceTransfers(self._core)
-        _open_handles[self._core.number] = self
+        add_handle(self)
 
     # ---- options ----
 
@@ -295,12 +289,12 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
         if exception[0] is None:
             self.close()
         else:
-            _quietly(self, self.close)  # the exception that is under way matters more
+            quietly(self, self.close)  # the exception that is under way matters more
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # While the interpreter ends, names of this module may be gone; native code drains then.
         if hasattr(self, "_devices") and not is_finalizing():
-            _quietly(self, self.close)
+            quietly(self, self.close)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -372,35 +366,3 @@ def _async_and_offset(*args: Any, **kwargs: Any) -> tuple[bool, int]:
     if "async" not in values:
         raise TypeError("missing argument 'async': pass it by position, True or False")
     return bool(values["async"]), values.get("file_offset", 0)
-
-
-_open_handles: weakref.WeakValueDictionary[int, aio_handle] = weakref.WeakValueDictionary()
-
-
-def living_handles() -> list[aio_handle]:
-    """Those of the process, oldest first, also closed ones."""
-    # valuerefs() is one step under the GIL: other threads make handles meanwhile.
-    found = [reference() for reference in _open_handles.valuerefs()]
-    return sorted((one for one in found if one is not None), key=lambda one: one._core.number)
-
-
-def _quietly(handle: aio_handle, call: Callable[[], object]) -> None:
-    """Wait where nobody can catch an exception: what failed is logged."""
-    if handle._process != os.getpid():
-        return  # a forked child leaves its parent's handle alone
-    try:
-        call()
-    except AioError as error:
-        _logger.error(
-            "%r: %d operations failed unnoticed; first: %s", handle, len(error.failures), error
-        )
-
-
-@atexit.register
-def _wait_for_all() -> None:
-    """Log what failed unnoticed. Native code closes handles, once no thread can be inside one."""
-    _io.interpreter_exits()
-    for handle in living_handles():
-        _quietly(handle, handle.wait)
-        if not handle.closed:
-            log_failure(handle._core)

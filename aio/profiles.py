@@ -108,7 +108,7 @@ def save_profile(profile: Profile, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)  # Ctrl-C may come right after it was renamed
         raise
 
 

@@ -66,6 +66,25 @@ def _no_garbage_of_earlier_tests() -> None:
 
 
 @pytest.fixture
+def own_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles are looked for, and are those of the test."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("DEEPNVME_PROFILES")
+    monkeypatch.delenv("DEEPNVME_BACKEND", raising=False)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Two threads for a thousand elements wait for each other longer than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """An empty directory on a file system that is backed by a drive."""
     for base in (tmp_path, Path(os.environ.get("DEEPNVME_TEST_DIR", "/var/tmp")), Path.cwd()):

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.deepspeed import deepspeed_answer
+from support.deepspeed import IN_A_CHILD, deepspeed_answer
 
-pytestmark = [
-    pytest.mark.deepspeed,
-    pytest.mark.not_sanitized("DeepSpeed runs in an interpreter of its own"),
-]
+pytestmark = IN_A_CHILD
 
 LOOK = """
 import importlib, json, pkgutil, sys

@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from support.deepspeed import answers_of_ranks, deepspeed_answer
+from support.deepspeed import IN_A_CHILD, answers_of_ranks, deepspeed_answer
 
-pytestmark = [
-    pytest.mark.deepspeed,
-    pytest.mark.not_sanitized("DeepSpeed runs in an interpreter of its own"),
-]
+pytestmark = IN_A_CHILD
 
 PINS = """
 import json, os, sys

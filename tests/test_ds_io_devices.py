@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import aio
-from aio.ds_io import engines, options
+from aio.ds_io import engines
 from aio.ds_io.options import Options, UsageError, parse
 from aio.ds_io.worker import Worker
+from aio.measure import command
 from pinned_manager import new_locked_tensor, pinned_stats
 
 MIB = 1 << 20
@@ -60,7 +61,7 @@ def test_the_bounce_buffer_is_locked_anew_in_every_loop(
 
 
 def test_the_device_of_each_process(monkeypatch: pytest.MonkeyPatch, disk: Path) -> None:
-    monkeypatch.setattr(options, "get_accelerator", lambda: SimpleNamespace(name="cuda"))
+    monkeypatch.setattr(command, "get_accelerator", lambda: SimpleNamespace(name="cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     given = ["--folder", str(disk), "--io_size", "1M", "--gpu", "--multi_process"]
     assert parse([*given, "2"]).devices == (0, 1)

@@ -6,12 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,63 +17,17 @@ import aio
 from aio import backends, drives, profiles
 from aio.options import HandleOptions
 from aio.profiles import (
-    Optimum,
-    Profile,
     ProfileError,
-    drives_of,
     find_profile,
     load_profile,
     profile_path,
     save_profile,
 )
-from aio.swap import SwappedOptimizer, SwapStore
+from aio.swap import SwapStore
 from support.mounts import ext4_image
+from support.profiles import TUNED, options_of, profile_for, saved
 
-TUNED = HandleOptions(65536, 7, True, False, 2, "posix")
-NAMES = (
-    "block_size",
-    "queue_depth",
-    "single_submit",
-    "overlap_events",
-    "intra_op_parallelism",
-    "backend",
-)
-
-
-@pytest.fixture(autouse=True)
-def _configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("DEEPNVME_PROFILES")
-    monkeypatch.delenv("DEEPNVME_BACKEND", raising=False)
-
-
-def profile_for(*directories: Path, options: HandleOptions = TUNED) -> Profile:
-    return Profile(
-        options=options,
-        read=Optimum(replace(options, queue_depth=9), 3.5e9),
-        write=None,
-        directories=tuple(map(str, directories)),
-        drives=drives_of(directories),
-        created="2026-01-02T03:04:05+00:00",
-        machine={"cores": 2},
-    )
-
-
-def saved(*directories: Path, options: HandleOptions = TUNED) -> Path:
-    path = profile_path(directories)
-    save_profile(profile_for(*directories, options=options), path)
-    return path
-
-
-def options_of(handle: Any) -> HandleOptions:
-    return HandleOptions(
-        handle.get_block_size(),
-        handle.get_queue_depth(),
-        handle.get_single_submit(),
-        handle.get_overlap_events(),
-        handle.get_intra_op_parallelism(),
-        handle.backend,
-    )
+pytestmark = pytest.mark.usefixtures("own_profiles")
 
 
 def options_used(profile: Any, **given: Any) -> HandleOptions:
@@ -102,28 +54,19 @@ def test_every_form_of_a_profile(directory: Path) -> None:
     assert [options_used(form) for form in forms] == [TUNED] * len(forms)
 
 
-@given(
-    profile=st.fixed_dictionaries(
-        {},
-        optional={
-            "block_size": st.integers(1, 1 << 24),
-            "queue_depth": st.integers(1, 64),
-            "single_submit": st.booleans(),
-            "overlap_events": st.booleans(),
-            "intra_op_parallelism": st.integers(1, 3),
-        },
-    ),
-    explicit=st.fixed_dictionaries(
-        {},
-        optional={
-            "block_size": st.integers(1, 1 << 24),
-            "queue_depth": st.integers(1, 64),
-            "single_submit": st.booleans(),
-            "overlap_events": st.booleans(),
-            "intra_op_parallelism": st.integers(1, 3),
-        },
-    ),
+SOME_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "block_size": st.integers(1, 1 << 24),
+        "queue_depth": st.integers(1, 64),
+        "single_submit": st.booleans(),
+        "overlap_events": st.booleans(),
+        "intra_op_parallelism": st.integers(1, 3),
+    },
 )
+
+
+@given(profile=SOME_OPTIONS, explicit=SOME_OPTIONS)
 def test_arguments_go_before_the_profile_and_that_before_the_defaults(
     profile: dict[str, Any], explicit: dict[str, Any]
 ) -> None:
@@ -338,80 +281,3 @@ def test_no_place_for_profiles(
         find_profile(directory)
     with SwapStore(directory):
         assert "XDG_CONFIG_HOME" in caplog.text
-
-
-# ---- the swapper loads it by itself ----
-
-
-def options_of_store(store: SwapStore) -> HandleOptions:
-    assert store._core._own_handle is not None
-    return options_of(store._core._own_handle)
-
-
-DEFAULTS = HandleOptions(backend=aio.available_backends()[0])
-
-
-def test_a_store_has_the_profile_of_its_directory(directory: Path) -> None:
-    saved(directory)
-    with SwapStore(directory / "new" / "place") as store:
-        assert options_of_store(store) == TUNED
-        store.put("x", [torch.arange(100_000)]).result()
-        assert torch.equal(store.get("x").result()[0], torch.arange(100_000))
-
-
-def test_an_optimizer_has_it_too(directory: Path) -> None:
-    saved(directory)
-    parameter = torch.nn.Parameter(torch.ones(10))
-    with SwappedOptimizer([parameter], torch.optim.Adam, swap_dir=directory) as optimizer:
-        assert options_of_store(optimizer._store) == TUNED
-
-
-def test_a_store_on_several_drives_takes_their_common_one(disk: Path, tmpfs: Path) -> None:
-    saved(disk)
-    saved(tmpfs)
-    with SwapStore([disk, tmpfs], bandwidths=[1, 1]) as store:
-        assert options_of_store(store) == DEFAULTS
-    saved(disk, tmpfs)
-    with SwapStore([disk, tmpfs], bandwidths=[1, 1]) as store:
-        assert options_of_store(store) == TUNED
-
-
-def test_the_callers_handle_stays_as_it_is(directory: Path) -> None:
-    saved(directory)
-    with aio.aio_handle(queue_depth=3) as handle, SwapStore(directory, handle) as store:
-        assert store._core._own_handle is None
-        assert handle.get_queue_depth() == 3
-
-
-def test_profiles_can_be_turned_off(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(directory)
-    monkeypatch.setenv("DEEPNVME_PROFILES", "off")
-    with SwapStore(directory) as store:
-        assert options_of_store(store) == DEFAULTS
-    monkeypatch.setenv("DEEPNVME_PROFILES", "maybe")
-    with pytest.raises(ValueError, match=r"DEEPNVME_PROFILES.*maybe"):
-        SwapStore(directory)
-    assert os.listdir(directory) == []
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda text: text[:-20], "no profile"),
-        (lambda text: text.replace('"queue_depth": 7', '"queue_depth": 0'), "queue_depth is 0"),
-        (lambda text: text.replace('"version": 1', '"version": 9'), "version 9"),
-        (lambda text: text.replace('"file_system"', '"fs"'), "other drives"),
-    ],
-)
-def test_a_bad_profile_costs_a_store_nothing_but_speed(
-    directory: Path,
-    damage: Callable[[str], str],
-    words: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    path = saved(directory)
-    path.write_text(damage(path.read_text()))
-    with SwapStore(directory) as store:
-        assert options_of_store(store) == DEFAULTS
-    assert "defaults are used instead" in caplog.text
-    assert words in caplog.text

@@ -12,15 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aio.swap import SwappedOptimizer, SwapStore
-from support.swapped import (
-    OPTIMIZERS,
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
+from support.torch_optimizers import OPTIMIZERS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 4
 

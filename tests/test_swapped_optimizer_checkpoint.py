@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,10 @@ import torch
 
 from aio.swap import SwappedOptimizer
 from support.child import child_answer
-from support.swapped import (
-    OPTIMIZERS,
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
+from support.torch_optimizers import OPTIMIZERS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES = ((300,), (7, 9), (1,), (40, 30))
 
@@ -139,7 +135,10 @@ def test_no_file_of_an_optimizer(disk: Path) -> None:
             swapped.save(disk / "no directory" / "checkpoint")
 
 
-def test_a_save_that_fails_leaves_the_previous(disk: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("module", "call"), [(os, "fsync"), (fcntl, "flock")])
+def test_a_save_that_fails_leaves_the_previous(
+    disk: Path, monkeypatch: Any, module: Any, call: str
+) -> None:
     params = made_parameters(*SHAPES)
     with swapped_of(disk, params, torch.optim.Adam) as swapped:
         train(params, swapped, range(2))
@@ -147,12 +146,13 @@ def test_a_save_that_fails_leaves_the_previous(disk: Path, monkeypatch: Any) -> 
         before = (disk / "checkpoint").read_bytes()
         train(params, swapped, range(2, 4))
 
-        def full(descriptor: int) -> None:
+        def full(descriptor: int, *how: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(module, call, full)
         with pytest.raises(OSError, match="No space"):
             swapped.save(disk / "checkpoint")
+        monkeypatch.undo()
     assert (disk / "checkpoint").read_bytes() == before
     assert sorted(path.name for path in disk.iterdir()) == ["checkpoint", "swap"]
 

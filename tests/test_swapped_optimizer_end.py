@@ -13,7 +13,9 @@ from pinned_manager import pinned_stats
 from support.child import run_child
 from support.counters import until
 from support.forks import expect_child_ok, fork_and
-from support.swapped import give_gradients, made_parameters, one_thread  # noqa: F401
+from support.swapped import give_gradients, made_parameters
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def used(disk: Path) -> SwappedOptimizer:

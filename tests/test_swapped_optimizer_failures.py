@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,9 @@ import torch
 import aio
 from aio.swap import SwappedOptimizer, SwapStepError, SwapStore
 from support.broken_store import broken_file
-from support.swapped import (
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNT = 5
 EXTENT = 32 << 10  # bytes: of two float32 numbers for each of 4000 elements, in whole blocks
@@ -236,3 +232,33 @@ def test_an_optimizer_that_raises(disk: Path) -> None:
         assert len(swapped.state) == 2
         swapped.finish_step()
         assert len(swapped.state) == COUNT
+
+
+@pytest.mark.parametrize("at", range(COUNT))
+@pytest.mark.parametrize("later", [False, True])
+def test_a_load_that_fails_gives_its_buffers_back(
+    training: Training, monkeypatch: pytest.MonkeyPatch, at: int, later: bool
+) -> None:
+    """When it starts to write a sub-group, or when that has failed: else steps would have less room
+    to read ahead after each.
+    """
+    training.step(0)
+    loaded = training.swapped.state_dict()
+    pipeline: Any = training.swapped._pipeline
+    before, put = pipeline.frames.used_bytes, training.store.put
+    failure = aio.AioError(errno.EIO, "the drive is gone")
+    puts = iter(range(COUNT))
+
+    def fail_once(*arguments: Any) -> Any:
+        if next(puts) != at:
+            return put(*arguments)
+        if not later:
+            raise failure
+        future: Future[int] = Future()
+        future.set_exception(failure)
+        return future
+
+    monkeypatch.setattr(training.store, "put", fail_once)
+    with pytest.raises(aio.AioError, match="drive is gone"):
+        training.swapped.load_state_dict(loaded)
+    assert pipeline.frames.used_bytes == before

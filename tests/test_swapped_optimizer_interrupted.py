@@ -18,14 +18,9 @@ from aio.swap import SwappedOptimizer
 from aio.swap.pipeline import Pipeline
 from pinned_manager.states import interrupts
 from support.counters import counters
-from support.swapped import (
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FILES = (str(Path(aio.__file__).parent / "swap"), interrupts.__file__)
 SHAPES = ((700,), (700,), (700,), (30,), (30,), (700,))

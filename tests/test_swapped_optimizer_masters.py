@@ -13,16 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aio.swap import SwappedOptimizer
-from support.swapped import (
-    OPTIMIZERS,
-    bits,
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import bits, give_gradients, made_parameters, parameter_bits, state_bits, twins
+from support.torch_optimizers import OPTIMIZERS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES = ((300,), (), (7, 9), (1,), (40, 30))
 

@@ -14,14 +14,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from aio.swap import SwappedOptimizer, SwapStore
-from support.swapped import (
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-    parameter_bits,
-    state_bits,
-    twins,
-)
+from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES = ((30,), (5, 6), (1,))
 Pair = tuple[torch.optim.Optimizer, SwappedOptimizer, list[Any], list[Any]]

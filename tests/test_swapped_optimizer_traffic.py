@@ -19,11 +19,9 @@ from aio.swap.frames import Frames
 from aio.swap.schedule import first_kept
 from pinned_manager import pinned_stats
 from support.counters import status_kb
-from support.swapped import (
-    give_gradients,
-    made_parameters,
-    one_thread,  # noqa: F401
-)
+from support.swapped import give_gradients, made_parameters
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 EACH = 64 << 10  # bytes of the states of one parameter
 COUNT = 16

@@ -9,7 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from aio.swap import SwappedOptimizer
-from support.swapped import give_gradients, made_parameters, one_thread  # noqa: F401
+from support.swapped import give_gradients, made_parameters
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

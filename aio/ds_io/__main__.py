@@ -11,23 +11,19 @@ from aio.ds_io.options import Options, parse
 from aio.ds_io.report import as_json, lines
 from aio.ds_io.run import Outcome, measure
 from aio.ds_io.worker import FAILURES
-from aio.measure.command import UsageError, ended_by_signals, one_line
+from aio.measure.command import ended_by_signals, exit_status
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    try:
+
+    def run() -> None:
         options = parse(given)
         with ended_by_signals():
             outcome = measure(options)
         _tell(options, outcome)
-    except UsageError as error:
-        return _fail(2, one_line(error))
-    except FAILURES as error:
-        return _fail(1, one_line(error))
-    except KeyboardInterrupt:
-        return _fail(130, "interrupted; its files are deleted")
-    return 0
+
+    return exit_status("ds_io", run, FAILURES, "its files are deleted")
 
 
 def _tell(options: Options, outcome: Outcome) -> None:
@@ -37,11 +33,6 @@ def _tell(options: Options, outcome: Outcome) -> None:
         print(text)
     elif options.json:
         Path(options.json).write_text(text + "\n")
-
-
-def _fail(status: int, message: str) -> int:
-    print(f"ds_io: error: {message}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from aio.backends import BACKENDS, available_backends, backend_name
 from aio.measure import fio
 from aio.measure.command import (
     Parser,
     UsageError,
+    accelerator_for_gpu,
+    check_backend,
     check_folder,
+    check_gds,
     check_output,
     number,
     positive,
     size,
 )
-from pinned_manager import get_accelerator
 
 HANDLE, BASIC, TORCH, FAST = "aio_handle", "aio_basic", "torch_io", "torch_fastio"
 ENGINES = (HANDLE, BASIC, TORCH, FAST)
@@ -172,17 +172,10 @@ def _folders(given: argparse.Namespace) -> tuple[tuple[Path, ...], tuple[int, ..
 
 
 def _check_device(given: argparse.Namespace, devices: Sequence[int]) -> None:
-    if given.use_gds:
-        raise UsageError(
-            "--use_gds: there is no GPUDirect Storage here; --gpu alone moves device tensors "
-            "through page-locked blocks"
-        )
+    check_gds("--use_gds", given.use_gds)
     if not given.gpu:
         return
-    name = get_accelerator().name
-    if name == "cpu":
-        raise UsageError("--gpu: torch finds no accelerator on this machine; leave out --gpu")
-    count = getattr(torch, name).device_count()
+    name, count = accelerator_for_gpu()
     if wrong := [device for device in devices if device >= count]:
         raise UsageError(f"--gpu: there is no {name} device {wrong[0]}; there are {count}, from 0")
 
@@ -198,11 +191,7 @@ def _backend(given: argparse.Namespace) -> str:
     usable = available_backends()
     if name == "auto":
         return usable[0]
-    if name not in usable:
-        raise UsageError(
-            f"backend {name} cannot run here, only {', '.join(usable)} can; "
-            "`deepnvme info` shows the reason"
-        )
+    check_backend(name, usable)
     return name
 
 

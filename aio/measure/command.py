@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import torch
+
 from aio.measure.sizes import parse_size
+from pinned_manager import get_accelerator
 
 
 class UsageError(ValueError):
@@ -63,6 +67,54 @@ def check_output(flag: str, path: str | None) -> None:
     folder = Path(path).absolute().parent
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"{flag} {path}: cannot be written; give a file in a folder that exists")
+
+
+def check_gds(flag: str, given: bool) -> None:
+    """Raise UsageError for DeepSpeed's flag that asks for GPUDirect Storage."""
+    if given:
+        raise UsageError(
+            f"{flag}: there is no GPUDirect Storage here; --gpu alone moves device tensors through "
+            "page-locked blocks"
+        )
+
+
+def accelerator_for_gpu() -> tuple[str, int]:
+    """torch's name of the accelerator that --gpu means, and how many devices there are.
+
+    Raises UsageError where there is none.
+    """
+    name = get_accelerator().name
+    if name == "cpu":
+        raise UsageError("--gpu: torch finds no accelerator on this machine; leave out --gpu")
+    return name, getattr(torch, name).device_count()
+
+
+def check_backend(name: str, usable: Sequence[str]) -> None:
+    """Raise UsageError for an engine that is none of those that can run here."""
+    if name not in usable:
+        raise UsageError(
+            f"backend {name} cannot run here, only {', '.join(usable)} can; "
+            "`deepnvme info` shows the reason"
+        )
+
+
+def exit_status(
+    program: str, run: Callable[[], None], failures: tuple[type[Exception], ...], interrupted: str
+) -> int:
+    """Run a command: 0 when it is done, 1 for one of ``failures``, 2 for a UsageError, 130 for
+    Ctrl-C, ``interrupted`` being what has become of its work. Failures are told in one line.
+    """
+    try:
+        run()
+        return 0
+    except UsageError as error:
+        status, message = 2, one_line(error)
+    except failures as error:
+        status, message = 1, one_line(error)
+    except KeyboardInterrupt:
+        status, message = 130, f"interrupted; {interrupted}"
+    sys.stderr.write(f"{program}: error: {message}\n")
+    return status
 
 
 def one_line(error: BaseException) -> str:

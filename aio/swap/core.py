@@ -23,7 +23,7 @@ from aio.swap.layout import GroupLayout, Tensors, check_out, layout_of, values_o
 from aio.swap.ownership import Namespace
 from aio.swap.records import Record, Records
 from aio.swap.store_future import Operation, Steps, StoreFuture
-from aio.swap.store_stats import DirectoryStats, StoreStats
+from aio.swap.store_stats import Counts, StoreStats, directory_stats
 from aio.swap.transfers import RowTransfers, Version, new_pinned
 
 _logger = logging.getLogger("aio.swap")
@@ -50,9 +50,7 @@ class StoreCore:
         self._background = Background()
         self._transfers = RowTransfers(handle, directories, checksums, self._background)
         self._records = Records(self._give_back)
-        self._counts = dict.fromkeys(
-            ("writes", "reads", "prefetch_hits", "bytes_written", "bytes_read", "failed"), 0
-        )
+        self._counts = Counts()
         self._completions = Completions()
         self._closing = threading.Lock()
         self._no_more = False
@@ -89,7 +87,7 @@ class StoreCore:
             if ready is None or _has_failed(ready):
                 operation = self._read(record, version, out, targets)
             else:
-                self._counts["prefetch_hits"] += 1
+                self._counts.prefetch_hits += 1
                 if targets is None:
                     return StoreFuture(ready)
                 operation = self._operation(_copied(ready, version, out, targets))
@@ -147,32 +145,16 @@ class StoreCore:
             names = len(self._records.names())
             stored = sum(version.layout.nbytes for version in self._records.versions())
             prefetched = self._records.prefetched_bytes()
-            counts = dict(self._counts)
+            counts = self._counts.as_dict()
             in_flight = len(self._records.operations)
-        directories: list[DirectoryStats] = [
-            {
-                "path": files.directory,
-                "weight": weight,
-                "allocated": files.allocated_bytes,
-                "files": files.file_bytes,
-                "available": files.available(),
-            }
-            for files, weight in zip(
-                self._directories.segments, self._directories.weights, strict=True
-            )
-        ]
+        directories = directory_stats(self._directories)
         return {
             "names": names,
             "stored": stored,
             "allocated": sum(directory["allocated"] for directory in directories),
             "prefetched": prefetched,
             "directories": directories,
-            "writes": counts["writes"],
-            "reads": counts["reads"],
-            "prefetch_hits": counts["prefetch_hits"],
-            "bytes_written": counts["bytes_written"],
-            "bytes_read": counts["bytes_read"],
-            "failed": counts["failed"],
+            **counts,
             "in_flight": in_flight,
         }
 
@@ -210,59 +192,75 @@ class StoreCore:
             _logger.error("files of a store that was dropped are left: %s", error)
 
     def _clean_up(self, wait: bool) -> None:
-        with self._closing:
-            if self._cleaned:
-                return
-            self._cleaned = True
-            self._background.stop(wait)
-            self._completions.stop(wait)
-            failure = None
-            for namespace in self._namespaces:
-                try:
-                    namespace.remove()
-                except OSError as error:
-                    failure = failure or error
-            if self._own_handle is not None:
-                self._own_handle.close()
-            with self._records.lock:
-                self._records.forget_all()
-            if failure is not None:
-                raise failure
+        """``wait`` also for another thread that is at it. The garbage collector does not: it may
+        have come in the middle of that very work.
+        """
+        if not self._closing.acquire(blocking=wait):
+            return
+        try:
+            if not self._cleaned:
+                self._cleaned = True
+                self._let_go(wait)
+        finally:
+            self._closing.release()
+
+    def _let_go(self, wait: bool) -> None:
+        self._background.stop(wait)
+        self._completions.stop(wait)
+        failure = None
+        for namespace in self._namespaces:
+            try:
+                namespace.remove()
+            except OSError as error:
+                failure = failure or error
+        if self._own_handle is not None:
+            self._own_handle.close()
+        with self._records.lock:
+            self._records.forget_all()
+        if failure is not None:
+            raise failure
 
     # ---- how operations are made; `lock` means that the caller holds it ----
 
     def _put(self, name: str, version: Version, values: list[torch.Tensor]) -> Operation:
-        after: list[Operation] = []
-        with self._records.lock:
+        records = self._records
+        with records.lock:
             self._require_open()
-            record = self._records.record(name)
-
-            def ended(operation: Operation, error: BaseException | None) -> None:
-                self._count("writes", "bytes_written", version, error)
-                self._records.end_put(record, version, operation, error)
-
-            operation = self._operation(self._write_steps(version, values, after), ended)
-            after += self._records.add_put(record, version, operation)
-        return operation
+            record = records.record(name)
+            return self._write(record, version, values, records.add_put, records.end_put)
 
     def _overwrite(
         self, name: str, layout: GroupLayout, values: list[torch.Tensor]
     ) -> Operation | None:
         """None where there is nothing of that layout to write over."""
-        after: list[Operation] = []
-        with self._records.lock:
+        records = self._records
+        with records.lock:
             self._require_open()
-            version = self._records.to_overwrite(name, layout)
+            version = records.to_overwrite(name, layout)
             if version is None:
                 return None
-            overwritten, record = version, self._records.record(name)
+            record = records.record(name)
+            return self._write(
+                record, version, values, records.add_overwrite, records.end_overwrite
+            )
 
-            def ended(operation: Operation, error: BaseException | None) -> None:
-                self._count("writes", "bytes_written", overwritten, error)
-                self._records.end_overwrite(record, overwritten, operation, error)
+    def _write(
+        self,
+        record: Record,
+        version: Version,
+        values: list[torch.Tensor],
+        add: Callable[[Record, Version, Operation], list[Operation]],
+        end: Callable[[Record, Version, Operation, BaseException | None], None],
+    ) -> Operation:
+        """Under the lock. ``add`` says what it has to wait for."""
+        after: list[Operation] = []
 
-            operation = self._operation(self._write_steps(version, values, after), ended)
-            after += self._records.add_overwrite(record, version, operation)
+        def ended(operation: Operation, error: BaseException | None) -> None:
+            self._counts.ended(self._counts.writes, version.layout.nbytes, error)
+            end(record, version, operation, error)
+
+        operation = self._operation(self._write_steps(version, values, after), ended)
+        after += add(record, version, operation)
         return operation
 
     def _read(
@@ -275,7 +273,7 @@ class StoreCore:
         """Under the lock."""
 
         def ended(operation: Operation, error: BaseException | None) -> None:
-            self._count("reads", "bytes_read", version, error)
+            self._counts.ended(self._counts.reads, version.layout.nbytes, error)
             self._records.end_reader(record, version, operation)
 
         steps = self._read_steps(version, record.writer, out, targets)
@@ -289,6 +287,7 @@ class StoreCore:
         ended: Callable[[Operation, BaseException | None], None] | None = None,
     ) -> Operation:
         """Under the lock, as ``ended`` is."""
+        self._completions.start()
 
         def settled(operation: Operation, error: BaseException | None) -> None:
             with self._records.lock:
@@ -345,13 +344,6 @@ class StoreCore:
 
     def _give_back(self, version: Version) -> None:
         self._directories.free(version.places)
-
-    def _count(self, what: str, nbytes: str, version: Version, error: BaseException | None) -> None:
-        if error is None:
-            self._counts[what] += 1
-            self._counts[nbytes] += version.layout.nbytes
-        else:
-            self._counts["failed"] += 1
 
     def _require_process(self) -> None:
         """Before any lock: another thread may have held it at the fork."""

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from aio.backends import available_backends, backend_name
 from aio.measure import fio
-from aio.measure.command import UsageError, ended_by_signals, one_line
+from aio.measure.command import UsageError, check_backend, ended_by_signals, exit_status
 from aio.measure.machine import describe, describe_folder
 from aio.options import HandleOptions
 from aio.profiles import save_profile
@@ -23,7 +23,7 @@ from aio.tune.logs import write_logs
 from aio.tune.progress import shown
 from aio.tune.report import page
 from aio.tune.session import Deadline, Findings, Session
-from aio.tune.space import SweepError, sweep_options, usual_options
+from aio.tune.space import sweep_options, usual_options
 from aio.tune.summary import aio_section, best_line, document, profile_of, tables
 from aio.tune.workload import check_room, prepared
 
@@ -34,17 +34,13 @@ FIO = 0.1  # of the time, where fio is compared with
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    try:
+
+    def run() -> None:
         with ended_by_signals():
-            settings = parse(given)
-            _tune(settings)
-    except (UsageError, SweepError) as error:
-        return _fail(2, one_line(error))
-    except FAILURES as error:
-        return _fail(1, one_line(error))
-    except KeyboardInterrupt:
-        return _fail(130, "interrupted; nothing was saved, and its files are gone")
-    return 0
+            _tune(parse(given))
+
+    end = "nothing was saved, and its files are gone"
+    return exit_status("ds_nvme_tune", run, FAILURES, end)
 
 
 def _tune(settings: Settings) -> None:
@@ -99,11 +95,7 @@ def _candidates(settings: Settings) -> tuple[list[HandleOptions], list[str]]:
     else:
         candidates = sweep_options(settings.sweep_config, backends[0])
     for options in candidates:
-        if options.backend not in usable:
-            raise UsageError(
-                f"backend {options.backend} cannot run here, only {', '.join(usable)} can; "
-                "`deepnvme info` shows the reason"
-            )
+        check_backend(options.backend, usable)
     return candidates, backends if settings.sweep_config is None else []
 
 
@@ -138,11 +130,6 @@ def _tell(settings: Settings, findings: Findings, found: dict[str, Any]) -> None
     out.print(json.dumps(aio_section(findings.both), indent=3), markup=False)
     if settings.json == "-":
         print(json.dumps(found, indent=1))
-
-
-def _fail(status: int, message: str) -> int:
-    print(f"ds_nvme_tune: error: {message}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -13,14 +13,15 @@ import torch
 from aio.measure.command import (
     Parser,
     UsageError,
+    accelerator_for_gpu,
     check_folder,
+    check_gds,
     check_output,
     positive,
     size,
 )
 from aio.profiles import profile_path
 from aio.tune.workload import DIRECTIONS
-from pinned_manager import get_accelerator
 
 LONGEST = 7 * 24 * 3600.0
 
@@ -123,17 +124,10 @@ def _seconds(text: str) -> float:
 
 
 def _devices(given: argparse.Namespace, count: int) -> tuple[torch.device, ...] | None:
-    if given.gds:
-        raise UsageError(
-            "--gds: there is no GPUDirect Storage here; --gpu alone moves device tensors through "
-            "page-locked blocks"
-        )
+    check_gds("--gds", given.gds)
     if not given.gpu:
         return None
-    name = get_accelerator().name
-    if name == "cpu":
-        raise UsageError("--gpu: torch finds no accelerator on this machine; leave out --gpu")
-    devices = getattr(torch, name).device_count()
+    name, devices = accelerator_for_gpu()
     return tuple(torch.device(name, index % devices) for index in range(count))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aio.backends import BACKENDS
+from aio.measure.command import UsageError
 from aio.measure.sizes import parse_size
 from aio.options import HandleOptions
 
@@ -24,7 +25,7 @@ DEFAULTS = HandleOptions()
 MOST = 100_000  # combinations of a sweep file: no drive has the time for more
 
 
-class SweepError(ValueError):
+class SweepError(UsageError):
     """A sweep file that says something that cannot be tried."""
 
 

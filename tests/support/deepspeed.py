@@ -14,6 +14,12 @@ import pytest
 
 from support.child import HANG_S, child_answer
 
+# pytestmark of a file whose tests run DeepSpeed in a child.
+IN_A_CHILD = [
+    pytest.mark.deepspeed,
+    pytest.mark.not_sanitized("DeepSpeed runs in an interpreter of its own"),
+]
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIND = "import importlib.util as u; print(u.find_spec('deepspeed').submodule_search_locations[0])"
 ALONE = {

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aio.measure.files import drop_cache as drop_cache
+
 
 class FileModel:
     """The bytes that a file must have after writes at offsets, holes being zero."""
@@ -43,16 +45,6 @@ def piece(path: Path, offset: int, nbytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.pread(descriptor, nbytes, offset)
-    finally:
-        os.close(descriptor)
-
-
-def drop_cache(path: Path) -> None:
-    """Write the file back and forget its pages, so that the next read meets the storage."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 

@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
 import torch
 from torch.utils._pytree import tree_flatten
-
-# Every class of torch that updates each parameter by itself, with arguments that give it all the
-# states that it can have.
-OPTIMIZERS: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
-    (torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
-    (torch.optim.AdamW, {"lr": 0.01}),
-    (torch.optim.AdamW, {"lr": 0.01, "fused": True}),
-    (torch.optim.AdamW, {"lr": 0.01, "foreach": True}),
-    (torch.optim.SGD, {"lr": 0.1}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
-    (torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.5}),
-    # Without eps, torch takes that of the first dtype in a group for all that follow it.
-    (torch.optim.Adafactor, {"lr": 0.1, "eps": (1e-8, 1e-3)}),
-    (torch.optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.5}),
-    (torch.optim.NAdam, {"lr": 0.01}),
-    (torch.optim.Adamax, {"lr": 0.01}),
-    (torch.optim.ASGD, {"lr": 0.01}),
-    (torch.optim.RAdam, {"lr": 0.01}),
-    (torch.optim.Adadelta, {"lr": 0.5}),
-    (torch.optim.Rprop, {"lr": 0.01}),
-]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads for a thousand elements wait for each other longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
