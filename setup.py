@@ -77,6 +77,12 @@ class Probe:
             return f"DEEPNVME_{self.engine.macro}_REASON", f'"{self.reason}"'
         return f"DEEPNVME_HAVE_{self.engine.macro}", "1"
 
+    @property
+    def remedy(self) -> str:
+        named = self.engine.library in named_by_the_user("DEEPNVME_WITHOUT")
+        what = "unset DEEPNVME_WITHOUT" if named else f"apt install {self.engine.library}-dev"
+        return f"; to have it, {what} and install again" if self.reason else ""
+
     def __str__(self) -> str:
         if self.reason:
             return f"left out: {self.engine.library} ({self.reason})"
@@ -119,8 +125,11 @@ ENGINES = (
 
 
 def use_a_compiler_that_exists() -> None:
-    """Sets CC and CXX where the compilers that Python was built with are not on this machine."""
-    for variable, names in (("CC", ("cc", "gcc", "clang")), ("CXX", ("c++", "g++", "clang++"))):
+    """Sets CXX and CC where the compilers that Python was built with are not on this machine."""
+    for variable, language, names in (
+        ("CXX", "C++", ("c++", "g++", "clang++")),
+        ("CC", "C", ("cc", "gcc", "clang")),
+    ):
         asked_for = os.environ.get(variable)
         command = asked_for or sysconfig.get_config_var(variable)
         if command and shutil.which(shlex.split(command)[0]):
@@ -128,7 +137,9 @@ def use_a_compiler_that_exists() -> None:
         found = None if asked_for else next(filter(shutil.which, names), None)
         if found is None:
             missing = f"{variable}={asked_for}" if asked_for else " or ".join(names)
-            raise SystemExit(f"No C++ compiler: {missing} is not installed (apt install g++)")
+            raise SystemExit(
+                f"No {language} compiler: {missing} is not installed (apt install g++)"
+            )
         os.environ[variable] = found
 
 
@@ -141,7 +152,8 @@ def one_line_reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["unknown error"]
     telling = re.compile(r"error:|cannot find|undefined reference|undefined symbol")
     line = next((line for line in lines if telling.search(line)), lines[-1])
-    return re.sub(r"[^\w .,:;+*/()<>=-]", "", line.replace("probe.cpp:", ""))[:200].strip()
+    line = re.sub(r"^probe\.cpp:(\d+:)*\s*((fatal )?error: )?", "", line)
+    return re.sub(r"[^\w .,:;+*/()<>=-]", "", line)[:200].strip()
 
 
 def probe(engine: Engine) -> Probe:
@@ -236,7 +248,7 @@ class BuildExtension(build_ext):
 
         probes = [probe(engine) for engine in ENGINES]
         for found in probes:
-            print(f"engine {found}", flush=True)
+            print(f"engine {found}{found.remedy}", flush=True)
         fail_for_what_is_required(probes)
         for extension in self.extensions:
             extension.define_macros += [found.define for found in probes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -121,6 +122,36 @@ def test_missing_header_is_the_reason(
     name, value = setup_script.probe(engine).define
     assert name == f"DEEPNVME_{engine.library.upper()}_REASON"
     assert f"{engine.library}.h is hidden by a test" in value
+
+
+@pytest.mark.build
+def test_reason_is_the_header_and_not_where_it_was_looked_for(
+    setup_script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEEPNVME_WITHOUT", raising=False)
+    found = setup_script.probe(setup_script.Engine("liburing", "#include <no_such_header.h>"))
+    assert found.reason.startswith("no_such_header.h")
+    assert "apt install liburing-dev" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("set_here", "missing"),
+    [({}, "c++ or g++ or clang++"), ({"CXX": "/no/such/c++ -m64"}, "CXX=/no/such/c++ -m64")],
+)
+def test_no_compiler_is_said_at_once(
+    set_here: dict[str, str],
+    missing: str,
+    setup_script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PATH": str(tmp_path), **set_here}.items():
+        monkeypatch.setenv(name, value)
+    said = re.escape(f"No C++ compiler: {missing} is not installed (apt install g++)")
+    with pytest.raises(SystemExit, match=said):
+        setup_script.use_a_compiler_that_exists()
 
 
 @pytest.mark.build

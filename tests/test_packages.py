@@ -16,6 +16,7 @@ import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,7 @@ DEPENDENCIES = str(Path(torch.__file__).parent.parent)
 
 USE_IT = """
 import os, sys
+from importlib.metadata import distribution
 import torch
 import _deepnvme, aio, pinned_manager
 for module in (_deepnvme, aio, pinned_manager):
@@ -48,6 +50,9 @@ with aio.aio_handle() as handle:
     assert handle.sync_pwrite(written, sys.argv[1]) == handle.sync_pread(read, sys.argv[1])
     assert torch.equal(written, read)
 os.unlink(sys.argv[1])
+for command in distribution("deepnvme").entry_points:
+    assert callable(command.load())
+    assert os.access(os.path.join(sys.prefix, "bin", command.name), os.X_OK)
 for engine in _deepnvme.io.probe():
     print(engine["name"], engine["built"])
 """
@@ -151,12 +156,46 @@ def test_wheel_has_the_packages_and_nothing_else(built: Built) -> None:
     # Only what is no part of every system may be beside it, and only where it is not linked in.
     beside = {name for name in found if name.startswith("deepnvme.libs/")}
     assert {name for name in beside if not re.search(r"/lib(uring|aio)[-.]", name)} == set()
+    # The licences of both want their texts to go with the copies.
+    licenses = {Path(name).name for name in names if ".dist-info/licenses/" in name}
+    assert licenses == {"LICENSE", "NOTICE", "liburing.txt", "libaio.txt"}
 
 
 def test_wheel_is_for_many_systems(built: Built) -> None:
     tag = rf"cp{sys.version_info[0]}{sys.version_info[1]}"
     platform = rf"manylinux(_\d+_\d+|2014)_{os.uname().machine}"
     assert re.fullmatch(rf"deepnvme-[\d.]+-{tag}-{tag}-({platform}\.?)+\.whl", built.wheel.name)
+
+
+@pytest.fixture
+def stated() -> dict[str, Any]:
+    """pyproject.toml."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    read: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return read
+
+
+def test_versions_of_python_are_the_same_everywhere(stated: dict[str, Any]) -> None:
+    """What pip refuses, what an index shows, what wheels are made for, what linters check."""
+    project = stated["project"]
+    named = [line.rpartition(" :: ")[2] for line in project["classifiers"]]
+    versions = [name for name in named if re.fullmatch(r"3\.\d+", name)]
+    oldest = int(versions[0].partition(".")[2])
+    assert versions == [f"3.{oldest + i}" for i in range(len(versions))]
+    assert project["requires-python"] == f">={versions[0]}"
+    compact = [version.replace(".", "") for version in versions]
+    assert stated["tool"]["cibuildwheel"]["build"].split() == [f"cp{name}-*" for name in compact]
+    assert stated["tool"]["ruff"]["target-version"] == f"py{compact[0]}"
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python has no free threading"
+)
+def test_free_threaded_python_turns_the_gil_on(tmp_path: Path) -> None:
+    """The extension does not say that it needs none."""
+    code = "import sys, _deepnvme; print(sys._is_gil_enabled())"
+    where = str(Path(_deepnvme.__file__).parent)
+    assert run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=where).split() == ["True"]
 
 
 def files_in(folder: Path) -> set[Path]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # In a manylinux image: the libraries of the engines (cibuildwheel's before-all; as root). Its own liburing, where it has
-# one, is older than what the io_uring engine uses; the release below is built as a static library.
+# one, is older than what the io_uring engine uses; the release below is built as a static library. Its checksum is that
+# of the archive that its author has signed (liburing-2.9.tar.gz.asc), which Debian 13 has as liburing_2.9.orig.tar.gz.
 set -euo pipefail
 version=2.9
 sha256=57e9b36e4ac1e46b8e0351dfb1694dc59638fc25e384b4ba36d87b800b16db1a

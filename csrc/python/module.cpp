@@ -2,6 +2,8 @@
 // construction.
 #include "python/bindings.h"
 
+// Without mod_gil_not_used(): the GIL guards what this folder keeps for the whole process, the set
+// of open handles and the registrations with devices. A free-threaded Python turns it on.
 PYBIND11_MODULE(_deepnvme, m) {
     m.doc() = "The native core of deepnvme. Private: use the packages aio and pinned_manager.";
     pybind11::module_ pin =
