@@ -17,7 +17,7 @@ export APT DEEPNVME_WITHOUT
 
 CSRC := $(shell find csrc)
 CXX_STYLED = $(shell find csrc tests/cpp tests/fuzz tests/native -name '*.h' -o -name '*.cpp')
-TYPED := aio pinned_manager benchmarks examples tools
+TYPED := aio pinned_manager benchmarks examples tools tests/support/user_program.py
 SPELLED := $(wildcard *.md *.py *.toml) Makefile _deepnvme-stubs aio benchmarks csrc docs examples pinned_manager tests tools
 
 # The extension is looked at again, which costs a second, where its file is gone, an engine is to be left out, or one

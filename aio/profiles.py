@@ -28,6 +28,8 @@ VERSION = 1
 
 _logger = logging.getLogger("aio")
 
+__all__ = ["Optimum", "Profile", "ProfileError", "find_profile"]
+
 Directory = str | os.PathLike[str]
 
 

@@ -22,6 +22,7 @@ from aio.measure.harness import BenchError
 from aio.measure.sizes import parse_size
 
 from . import (
+    block_sizes,
     deepspeed_peer,
     deepspeed_step,
     fresh_write,
@@ -41,6 +42,7 @@ from .results import Result
 
 BENCHMARKS: dict[str, Callable[[Context], Result]] = {
     "large_tensor": large_tensor.run,
+    "block_sizes": block_sizes.run,
     "fresh_write": fresh_write.run,
     "many_files": many_files.run,
     "mixed_state": mixed_state.run,

@@ -172,6 +172,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "mode": row.series.mode,
         "against": row.against,
         "ratio": dataclasses.asdict(row.ratio) if row.ratio else None,
+        "settings": dict(row.settings),
         **_series_json(row.series),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,13 +13,17 @@ Met = Literal["yes", "no", "one of two", "not measured"]
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant's figures for one piece of work; `ratio` compares it with `against`."""
+    """One contestant's figures for one piece of work; `ratio` compares it with `against`.
+
+    `settings` has what was varied, for a picture.
+    """
 
     work: str
     file: str  # "existing file", "overwrite" or "fresh file"
     series: Series
     against: str = ""
     ratio: Ratio | None = None
+    settings: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,18 @@ class Result:
     missing: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
-    def add(self, work: str, file: str, series: dict[str, Series], best: Series) -> None:
+    def add(
+        self,
+        work: str,
+        file: str,
+        series: dict[str, Series],
+        best: Series,
+        settings: Mapping[str, str | int] | None = None,
+    ) -> None:
         """A row for every contestant, each compared with `best` in the same rounds."""
         for entry in series.values():
             ratio = None if entry is best else compare(entry.rates(), best.rates())
-            self.rows.append(Row(work, file, entry, best.name, ratio))
+            self.rows.append(Row(work, file, entry, best.name, ratio, settings or {}))
 
 
 def at_least(what: str, mine: Series, other: Series, target: float, unit: str) -> Verdict:

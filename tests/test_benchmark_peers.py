@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from pathlib import Path
@@ -13,26 +14,12 @@ import torch
 from aio.measure.harness import BenchError, Contestant, Sample
 from benchmarks import kvikio_peer, peers, report, safetensors_peer, tensornvme_peer, torch_peer
 from benchmarks.conditions import PeerError, cold, durable, fresh
-from benchmarks.context import Context
 from benchmarks.layout import refuse_other, state_dict
+from support.benchmarks import context
 from support.files import cached_pages, contents
 
 MIB = 1 << 20
 SAMPLE = Sample(1.0, MIB, 0.5, 1, "page cache")
-
-
-def context(folder: Path) -> Context:
-    return Context(
-        folder=folder,
-        file_system="ext4",
-        size=64 * 64 * 1024,
-        rounds=1,
-        attempts=1,
-        quick=True,
-        deepspeed=None,
-        deepspeed_missing="not asked for",
-        progress=lambda _: None,
-    )
 
 
 @pytest.fixture
@@ -100,7 +87,7 @@ def test_a_peer_that_fails_later_leaves_the_others_their_figures(disk: Path) -> 
 
     ours = Contestant("aio", lambda: SAMPLE)
     result = peers.Result("peers", "")
-    three = Context(**{**vars(context(disk)), "rounds": 3})
+    three = dataclasses.replace(context(disk), rounds=3)
     peers._measure(three, result, [ours, Contestant("two", flaky)], True, "x")
     assert [row.series.name for row in result.rows] == ["aio"]
     assert len(result.rows[0].series.kept) == 3
