@@ -112,3 +112,14 @@ def test_a_failed_fsync_is_an_error(disk: Path, tmp_path: Path) -> None:
         tmp_path / "trace", "trace=fsync,fdatasync", "inject=fsync,fdatasync:error=EIO", path=path
     )
     assert child_answer(FSYNC, path, wrapper=tampered) == [errno.EIO, str(path)]
+
+
+def test_file_that_was_opened_for_several_requests_and_closed(directory: Path) -> None:
+    (directory / "file").write_bytes(b"abc")
+    with aio.aio_handle() as handle:
+        file = handle._core.open(directory / "file", 0, 3, False)
+        assert os.fstat(file.fileno()).st_size == 3
+        file.close()
+        for ask in (file.fileno, file.path):
+            with pytest.raises(ValueError, match="closed"):
+                ask()

@@ -5,13 +5,13 @@
 
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 
 namespace deepnvme::io {
@@ -49,9 +49,7 @@ public:
 
     // Fixed buffers: an index for Transfer::buffer_index, or -errno where that is not to be had.
     // `nbytes` is at most max_registered_bytes.
-    virtual int register_buffer(std::byte* /*data*/, size_t /*nbytes*/) {
-        return -95;
-    }  // EOPNOTSUPP
+    virtual int register_buffer(std::byte* /*data*/, size_t /*nbytes*/) { return -EOPNOTSUPP; }
     virtual void unregister_buffer(int /*index*/) {}
 };
 

@@ -12,14 +12,13 @@
 #include <cstring>
 
 #include "io/device_table.h"
-#include "io/failure.h"
 #include "sys/syscalls.h"
 
 namespace deepnvme::io {
 namespace {
 
-constexpr uint32_t conservative_alignment =
-    4096;  // where a file system does not say (STATX_DIOALIGN, statx(2))
+// Where a file system does not say (STATX_DIOALIGN, statx(2)).
+constexpr uint32_t conservative_alignment = 4096;
 // Kernels answer this since 6.1; headers that are older than the kernel do not have it.
 constexpr unsigned statx_dioalign = 0x2000;  // STATX_DIOALIGN
 struct DirectAlignment {
@@ -30,6 +29,8 @@ constexpr size_t direct_alignment_at = 0x98;  // bytes into struct statx
 static_assert(sizeof(struct statx) >= direct_alignment_at + sizeof(DirectAlignment));
 
 constexpr uint32_t largest_block = 65536;  // beyond it st_blksize is a preference, not a block size
+// A unit has to fit into a staged chunk. Beyond it direct I/O is not used.
+constexpr uint32_t largest_granule = PlanLimits{}.staged_block;
 
 std::string proc_path(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
 
@@ -156,7 +157,8 @@ void File::inspect(int descriptor) {
     // "Says, and says 0" means that this file takes no direct I/O; silence means that the file
     // system is older than the question. On a memory file system direct I/O would be a copy with
     // conditions.
-    const bool possible = says ? said.offset != 0 : !is_memory(descriptor);
+    const bool possible =
+        (says ? said.offset != 0 : !is_memory(descriptor)) && alignment_.granule <= largest_granule;
     direct_ = possible && (primary_ < 0 || direct());
 }
 
@@ -226,13 +228,14 @@ std::string FileName::text() const {
                       : "descriptor " + std::to_string(descriptor);
 }
 
+Failure File::failure(bool write, off_t offset, uint64_t nbytes, int error,
+                      std::string detail) const {
+    return {
+        error, std::move(detail), path(), offset, nbytes, 0, write ? Action::write : Action::read};
+}
+
 void File::fail(int error, const char* detail) const {
-    Failure failure;
-    failure.error = error;
-    failure.detail = detail;
-    failure.path = path();
-    failure.action = access_ == O_WRONLY ? Action::write : Action::read;
-    throw IoError(failure);
+    throw IoError(failure(access_ == O_WRONLY, 0, 0, error, detail));
 }
 
 }  // namespace deepnvme::io

@@ -1,14 +1,12 @@
 // One opened file: its descriptors, its size and what it asks of direct I/O.
 //   1. A path is opened once, with O_DIRECT when a request has a whole aligned unit; a file system
-//   that answers EINVAL
-//      or EOPNOTSUPP gets a plain open instead. O_NONBLOCK keeps the open of a FIFO from hanging,
-//      and is taken off again for engines, which would take it as an order.
+//      that answers EINVAL or EOPNOTSUPP gets a plain open instead. O_NONBLOCK keeps the open of a
+//      FIFO from hanging, and is taken off again for engines, which would take it as an order.
 //   2. The caller's descriptor is reopened through /proc/self/fd, so that neither its flags
-//   (O_APPEND, O_DIRECT) nor its
-//      closing matter. Where that is refused it is duplicated. The caller's own is never closed.
+//      (O_APPEND, O_DIRECT) nor its closing matter. Where that is refused it is duplicated. The
+//      caller's own is never closed.
 //   3. The second descriptor, without O_DIRECT, for head and tail, is reopened from the first:
-//   never by name, which
-//      might mean another file by now.
+//      never by name, which might mean another file by now.
 //   4. A direct request that fails with EINVAL takes O_DIRECT off the descriptor, once, for good.
 #pragma once
 
@@ -18,6 +16,7 @@
 #include <string>
 
 #include "io/descriptor_budget.h"
+#include "io/failure.h"
 #include "io/plan.h"
 
 namespace deepnvme::io {
@@ -44,7 +43,8 @@ public:
     File& operator=(const File&) = delete;
 
     const Alignment& alignment() const { return alignment_; }
-    bool direct() const { return direct_.load(std::memory_order_relaxed); }
+    // Acquire: whoever sees that it is not, sees the descriptor without O_DIRECT.
+    bool direct() const { return direct_.load(std::memory_order_acquire); }
     bool refused_at_open() const { return refused_at_open_; }
     uint64_t size() const { return size_; }  // bytes, when it was opened
     bool regular() const { return regular_; }
@@ -73,6 +73,9 @@ public:
     // The size now, or -errno.
     int64_t current_size() const;
     std::string path() const;
+    // What went wrong with a request on it.
+    Failure failure(bool write, off_t offset, uint64_t nbytes, int error,
+                    std::string detail = {}) const;
 
 private:
     explicit File(DescriptorBudget::Token token) : token_(std::move(token)) {}

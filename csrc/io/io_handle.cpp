@@ -3,11 +3,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
+#include "io/descriptor_budget.h"
 #include "io/inline_pumps.h"
 #include "io/work_queue.h"
 #include "io/worker.h"
@@ -29,26 +33,20 @@ size_t open_file_limit() {
     return std::clamp<size_t>(limit.rlim_cur / 4, 4, most_open_files);
 }
 
-Failure failure_of(const File& file, bool write, uint64_t nbytes, off_t offset, int error,
-                   const std::string& detail) {
-    Failure failure;
-    failure.error = error;
-    failure.detail = detail;
-    failure.path = file.path();
-    failure.offset = offset;
-    failure.nbytes = nbytes;
-    failure.action = write ? Action::write : Action::read;
-    return failure;
-}
-
 // Nothing can be read beyond the end of a file, nor written beyond that of a device.
 void check_end(const File& file, bool write, uint64_t nbytes, off_t offset) {
     const uint64_t end = static_cast<uint64_t>(offset) + nbytes;
     if (nbytes > 0 && end > file.size() && (!write || !file.regular())) {
-        throw IoError(failure_of(file, write, nbytes, offset, write ? ENOSPC : ENODATA,
-                                 "it ends at byte " + std::to_string(end) + ", but there are " +
-                                     std::to_string(file.size()) + " bytes"));
+        throw IoError(file.failure(write, offset, nbytes, write ? ENOSPC : ENODATA,
+                                   "it ends at byte " + std::to_string(end) + ", but there are " +
+                                       std::to_string(file.size()) + " bytes"));
     }
+}
+
+// Of a request that came too late.
+void cancel(Operation& operation) {
+    operation.fail(ECANCELED, "the handle was closed meanwhile");
+    operation.finish(operation.abandon_rest(), 0);
 }
 
 // A handle's part in a trace; null when it is not traced.
@@ -103,8 +101,8 @@ struct IoHandle::Parts {
     std::shared_ptr<DescriptorBudget> budget;
     std::shared_ptr<Activity> activity = std::make_shared<Activity>();
     std::atomic<uint64_t> refused_at_open{0};
-    // Shared by whoever starts requests, exclusive for close(): what was started before is drained,
-    // what comes after is refused.
+    // Shared by whoever starts requests, or runs one inline; exclusive for close(), once it is
+    // `closed`: what was started before is drained, what comes after is refused.
     std::shared_mutex closing;
     std::atomic<bool> closed{false};
     std::mutex ending;  // of the workers, by one closer
@@ -163,27 +161,35 @@ std::shared_ptr<File> IoHandle::open(const FileName& name, bool write, uint64_t 
         const bool large = has_whole_unit(nbytes, offset, static_cast<uint32_t>(sys::page_size()));
         known = &(*open_files)[name.path + (large ? '\1' : '\0')];
     }
-    std::shared_ptr<File> file = name.opened;
-    if (file == nullptr && known != nullptr) {
-        file = known->lock();
-    }
+    std::shared_ptr<File> file;
     while (file == nullptr) {
         const uint64_t releases = parts.budget->releases();  // before the attempt: none is missed
+        std::shared_ptr<File> found = name.opened;
+        if (found == nullptr && known != nullptr) {
+            found = known->lock();
+        }
         try {
-            auto opened = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
-            if (opened->refused_at_open()) {
-                parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
+            const bool anew = found == nullptr;
+            if (anew) {
+                found = File::open(name, write, nbytes, offset, parts.budget->acquire(waiting));
+                if (found->refused_at_open()) {
+                    parts.refused_at_open.fetch_add(1, std::memory_order_relaxed);
+                }
             }
-            if (is_ragged(nbytes, offset, opened->alignment().granule)) {
-                opened->need_buffered();  // here, where a lack of descriptors can be waited for
+            if (is_ragged(nbytes, offset, found->alignment().granule)) {
+                found->need_buffered();  // here, where a lack of descriptors can be waited for
             }
-            opened->count_as_open();
-            file = std::move(opened);
+            if (anew) {
+                found->count_as_open();
+            }
+            file = std::move(found);
         } catch (IoError& error) {
+            found.reset();  // held here it could not be given back
             // Descriptors held by requests in flight come back; others do not.
             const bool out_of_descriptors =
                 error.failure.error == EMFILE || error.failure.error == ENFILE;
-            if (!out_of_descriptors || !parts.budget->wait_for_release(releases, waiting)) {
+            if (!out_of_descriptors || name.opened != nullptr ||
+                !parts.budget->wait_for_release(releases, waiting)) {
                 error.failure.offset = offset;
                 error.failure.nbytes = nbytes;
                 throw;
@@ -208,20 +214,11 @@ std::shared_ptr<Operation> IoHandle::prepare(Request request, const FileName& na
     auto plan =
         Plan::make(reinterpret_cast<uintptr_t>(request.data), request.nbytes, request.offset,
                    file->alignment(), file->direct(), request.layout != nullptr, limits);
-    try {
-        if (plan.uses_buffered()) {
-            file->need_buffered();
-        }
-    } catch (IoError& error) {
-        error.failure.offset = request.offset;
-        error.failure.nbytes = request.nbytes;
-        throw;
-    }
     // Blocks first: transfers then run side by side instead of extending the file one after the
     // other, and a full disk is known before a byte has moved.
     if (request.write && file->regular() && end > file->size() && plan.chunks_left() > 1) {
         if (const int error = file->reserve(request.offset, request.nbytes); error != 0) {
-            throw IoError(failure_of(*file, true, request.nbytes, request.offset, error, ""));
+            throw IoError(file->failure(true, request.offset, request.nbytes, error));
         }
     }
     auto traced = trace() != nullptr ? trace()->begin_request(file->path()) : nullptr;
@@ -242,11 +239,10 @@ void IoHandle::enqueue(std::span<const std::shared_ptr<Operation>> operations) {
             with_work.push_back(operation);
         }
     }
-    std::shared_lock lock(parts_->closing);
+    const std::shared_lock lock(parts_->closing);
     if (parts_->closed.load(std::memory_order_acquire)) {
         for (const auto& operation : with_work) {
-            operation->fail(ECANCELED, "the handle was closed meanwhile");
-            operation->finish(operation->abandon_rest(), 0);
+            cancel(*operation);
         }
         return;
     }
@@ -261,7 +257,12 @@ bool IoHandle::runs_inline(uint64_t nbytes) const {
 void IoHandle::run(const std::shared_ptr<Operation>& operation, OperationGroup& group,
                    const Interrupt& interrupt) {
     if (operation->chunks_left() > 0 && runs_inline(operation->nbytes())) {
-        parts_->inline_pumps.run(operation);
+        const std::shared_lock lock(parts_->closing);
+        if (parts_->closed.load(std::memory_order_acquire)) {
+            cancel(*operation);
+        } else {
+            parts_->inline_pumps.run(operation);
+        }
     } else {
         enqueue({&operation, 1});
     }
@@ -282,21 +283,17 @@ void IoHandle::sync_file(const FileName& name) {
         }
     }
     if (result < 0) {
-        Failure failure;
-        failure.error = -result;
-        failure.path = name.text();
-        failure.action = Action::sync;
-        throw IoError(failure);
+        throw IoError({-result, {}, name.text(), 0, 0, 0, Action::sync});
     }
 }
 
 void IoHandle::close() {
     require_owner();
+    parts_->closed.store(true, std::memory_order_release);
     {
-        std::unique_lock lock(parts_->closing);
-        parts_->closed.store(true, std::memory_order_release);
+        const std::unique_lock nobody_starts(parts_->closing);
     }
-    std::lock_guard lock(parts_->ending);
+    const std::lock_guard lock(parts_->ending);
     parts_->queue.stop();
     for (auto& worker : parts_->workers) {
         worker->join();
@@ -311,6 +308,12 @@ bool IoHandle::closed() const {
 IoHandle::Stats IoHandle::stats() const {
     require_owner();
     Stats stats;
+    // First: what is over by then is counted in all that follows.
+    stats.in_flight = parts_->activity->in_flight.load(std::memory_order_acquire);
+    stats.failed = parts_->activity->failed.load(std::memory_order_relaxed);
+    for (size_t write = 0; write < 2; ++write) {
+        stats.requests[write] = parts_->activity->requests[write].load(std::memory_order_relaxed);
+    }
     LatencyHistogram::Merged latency;
     const auto add = [&](const Counters& counters) {
         for (size_t write = 0; write < 2; ++write) {
@@ -335,12 +338,7 @@ IoHandle::Stats IoHandle::stats() const {
         add(worker->counters());
     }
     parts_->inline_pumps.visit_counters(add);
-    for (size_t write = 0; write < 2; ++write) {
-        stats.requests[write] = parts_->activity->requests[write].load(std::memory_order_relaxed);
-    }
     stats.transfers_waiting = parts_->queue.chunks_waiting();
-    stats.failed = parts_->activity->failed.load(std::memory_order_relaxed);
-    stats.in_flight = parts_->activity->in_flight.load(std::memory_order_relaxed);
     stats.direct_refused += parts_->refused_at_open.load(std::memory_order_relaxed);
     stats.latency = latency.summary();
     return stats;

@@ -8,11 +8,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "io/counters.h"
-#include "io/descriptor_budget.h"
 #include "io/handle_options.h"
+#include "io/interruptible_wait.h"
 #include "io/operation.h"
 #include "io/probe.h"
 #include "io/trace.h"

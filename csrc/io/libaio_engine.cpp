@@ -1,10 +1,10 @@
 // Linux native AIO through libaio.
 //   1. Contexts count against fs.aio-max-nr, machine-wide: io_setup's EAGAIN is reported as that
-//   limit.
+//      limit.
 //   2. An IOCB_CMD_POLL on an eventfd is always in flight, so that wake() from another thread ends
-//   a blocking wait.
+//      a blocking wait.
 //   3. io_event.res is unsigned in libaio's header: it is read as signed here, so that a failure is
-//   a failure.
+//      a failure.
 #include "io/libaio_engine.h"
 
 #include "sys/syscalls.h"
@@ -18,6 +18,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ Operation::Operation(Request request, std::shared_ptr<File> file, Plan plan,
       chunks_open_(plan_.chunks_left()) {
     group_->expect();
     activity_->requests[request_.write].fetch_add(1, std::memory_order_relaxed);
-    activity_->in_flight.fetch_add(1, std::memory_order_relaxed);
+    activity_->in_flight.fetch_add(1, std::memory_order_release);
 }
 
 void Operation::copy_out(const Chunk& chunk, std::byte* block) const {
@@ -50,7 +51,7 @@ uint64_t Operation::abandon_rest() {
 void Operation::fail(int error, const std::string& detail) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_.has_value()) {
-        failure_ = describe(error, detail);
+        failure_ = file_->failure(request_.write, request_.offset, request_.nbytes, error, detail);
         failed_.store(true, std::memory_order_release);
     }
 }
@@ -70,8 +71,8 @@ void Operation::finish(uint64_t chunks, uint64_t nbytes) {
     request_.region = {};
     request_.keepalive.reset();
     file_.reset();
-    activity_->in_flight.fetch_sub(1, std::memory_order_relaxed);
     activity_->failed.fetch_add(failed() ? 1 : 0, std::memory_order_relaxed);
+    activity_->in_flight.fetch_sub(1, std::memory_order_release);
     std::exchange(group_, nullptr)->finish(done, std::move(failure_));
 }
 
@@ -82,9 +83,9 @@ void Operation::leak_memory() {
 
 void Operation::validate() {
     constexpr uint32_t piece = 1 << 20;
-    std::vector<std::byte> memory(std::min<uint64_t>(piece, request_.nbytes));
-    std::vector<std::byte> stored(memory.size());
     try {
+        std::vector<std::byte> memory(std::min<uint64_t>(piece, request_.nbytes));
+        std::vector<std::byte> stored(memory.size());
         // A writer's descriptor cannot read, so the file is opened anew; one byte asks for no
         // O_DIRECT.
         const FileName name{"/proc/self/fd/" + std::to_string(file_->buffered_descriptor())};
@@ -113,18 +114,9 @@ void Operation::validate() {
         }
     } catch (const IoError& error) {
         fail(error.failure.error, "validation could not open the file again");
+    } catch (const std::bad_alloc&) {
+        fail(ENOMEM, "no memory to validate with");
     }
-}
-
-Failure Operation::describe(int error, const std::string& detail) const {
-    Failure failure;
-    failure.error = error;
-    failure.detail = detail;
-    failure.path = file_->path();
-    failure.offset = request_.offset;
-    failure.nbytes = request_.nbytes;
-    failure.action = request_.write ? Action::write : Action::read;
-    return failure;
 }
 
 }  // namespace deepnvme::io

@@ -28,7 +28,8 @@ struct Request {
     std::shared_ptr<void> keepalive;  // when it is not: let go by the last chunk
 };
 
-// What became of the requests of a handle.
+// What became of the requests of a handle. Whoever reads `in_flight` first finds all others that
+// are over in the rest.
 struct Activity {
     std::atomic<uint64_t> requests[2] = {0, 0};  // [write]
     std::atomic<uint64_t> in_flight{0};
@@ -73,7 +74,6 @@ public:
 
 private:
     void validate();
-    Failure describe(int error, const std::string& detail) const;
 
     Request request_;
     std::shared_ptr<File> file_;

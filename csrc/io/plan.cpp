@@ -76,14 +76,4 @@ uint64_t Plan::chunks_left() const {
     return chunks;
 }
 
-bool Plan::uses_buffered() const {
-    return std::any_of(segments_.begin(), segments_.begin() + count_,
-                       [](const Segment& s) { return !s.direct; });
-}
-
-bool Plan::uses_direct() const {
-    return std::any_of(segments_.begin(), segments_.begin() + count_,
-                       [](const Segment& s) { return s.direct; });
-}
-
 }  // namespace deepnvme::io

@@ -51,8 +51,6 @@ public:
 
     bool next(Chunk& chunk);       // the next chunk, in order; false after the last
     uint64_t chunks_left() const;  // that next() has not given out
-    bool uses_buffered() const;
-    bool uses_direct() const;
 
 private:
     void append(uint64_t begin, uint64_t end, size_t chunk_bytes, bool direct, bool staged);

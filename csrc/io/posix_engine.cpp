@@ -3,7 +3,6 @@
 #include "io/posix_engine.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -35,6 +34,7 @@ int take_completions(std::deque<Completion>& done, std::span<Completion> out) {
 class PosixEngine final : public Engine {
 public:
     explicit PosixEngine(uint32_t depth) : thread_limit_(std::min<size_t>(depth, max_threads)) {
+        threads_.reserve(thread_limit_);  // a thread that has started finds its place
         start_thread();  // the first one at once, so that a machine without threads says so here
     }
 

@@ -11,8 +11,8 @@ namespace deepnvme::io {
 namespace {
 
 constexpr uint32_t patience = 16;  // tries without progress before a plain blocking call
-constexpr uint32_t reap_patience =
-    10'000;  // failures of the engine itself, in a row, before it is given up
+// Failures of the engine itself, in a row, before it is given up.
+constexpr uint32_t reap_patience = 10'000;
 constexpr size_t completions_at_once = 128;
 
 bool transient(int64_t result) { return result == -EAGAIN || result == -EINTR || result == -EBUSY; }

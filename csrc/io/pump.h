@@ -3,14 +3,13 @@
 //
 // A chunk's life:
 //   1. add() gives it a slot. A staged chunk waits for a staging block; a staged write is copied
-//   into it.
+//      into it.
 //   2. submit() hands slots to the engine. What it does not take stays first in line.
 //   3. reap() looks at every result. Moved in full: a staged read is copied out, the chunk is over.
-//   Short: the rest goes
-//      back in line, from an aligned position. EINTR or EAGAIN: again, `patience` times, then once
-//      more by a plain blocking call. EINVAL or EOPNOTSUPP on a direct transfer: the file goes
-//      through the page cache from now on. Anything else, or no progress at the end of a file,
-//      fails the operation.
+//      Short: the rest goes back in line, from an aligned position. EINTR or EAGAIN: again,
+//      `patience` times, then once more by a plain blocking call. EINVAL or EOPNOTSUPP on a direct
+//      transfer: the file goes through the page cache from now on. Anything else, or no progress at
+//      the end of a file, fails the operation.
 #pragma once
 
 #include <deque>

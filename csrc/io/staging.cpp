@@ -1,5 +1,7 @@
 #include "io/staging.h"
 
+#include <new>
+
 #include "sys/syscalls.h"
 
 namespace deepnvme::io {
@@ -10,6 +12,9 @@ size_t pages(size_t nbytes) { return pin::round_up_to_page(nbytes) / sys::page_s
 }  // namespace
 
 std::byte* Staging::take(size_t nbytes) {
+    if (nbytes > nbytes_) {
+        throw std::bad_alloc();  // not null: waiting for it would be for ever
+    }
     if (!runs_.has_value()) {
         mapping_ = pin::PageMapping(nbytes_, pin::PageMapping::Residency::unlocked);
         runs_.emplace(pages(nbytes_));

@@ -20,7 +20,7 @@ public:
     explicit Staging(size_t nbytes) : nbytes_(nbytes) {}
 
     // A page-aligned block, or null while too many are taken. Throws std::bad_alloc when there is
-    // no memory at all.
+    // no memory at all, or when it would be larger than all blocks together.
     std::byte* take(size_t nbytes);
     void give_back(std::byte* block, size_t nbytes);
 

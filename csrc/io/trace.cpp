@@ -147,7 +147,7 @@ Trace& Trace::open(const std::string& path, size_t ring_bytes) {
     }
     trace->descriptor_ = std::exchange(opened.descriptor, -1);
     trace->users_ = 1;
-    if (made != nullptr) {
+    if (trace == made.get()) {
         registry.traces.push_back(made.release());
     }
     return *trace;

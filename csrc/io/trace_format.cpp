@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <concepts>
-#include <cstring>
 
 namespace deepnvme::io {
 namespace {

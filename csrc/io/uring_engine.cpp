@@ -1,11 +1,10 @@
 // io_uring through liburing.
 //   1. The ring belongs to the thread that makes it (SINGLE_ISSUER | DEFER_TASKRUN where the kernel
-//   has them, fewer
-//      flags where it does not; io_uring_setup(2)).
+//      has them, fewer flags where it does not; io_uring_setup(2)).
 //   2. A read of an eventfd is always in flight, so that wake() from another thread ends a blocking
-//   wait.
+//      wait.
 //   3. Fixed buffers live in a sparse table, filled slot by slot; a kernel without one just has no
-//   fixed buffers.
+//      fixed buffers.
 #include "io/uring_engine.h"
 
 #include "sys/syscalls.h"
@@ -17,6 +16,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,7 +29,8 @@ constexpr unsigned buffer_slots = 1024;
 class UringEngine final : public Engine {
 public:
     explicit UringEngine(uint32_t depth) {
-        open_ring(depth + 1);  // and the wake-up read
+        free_slots_.reserve(buffer_slots);  // before there is a ring to be left behind
+        open_ring(depth + 1);               // and the wake-up read
         wake_fd_ = sys::event_descriptor(false);
         if (wake_fd_ < 0) {
             ::io_uring_queue_exit(&ring_);
@@ -37,7 +38,6 @@ public:
         }
         arm_wake();
         if (::io_uring_register_buffers_sparse(&ring_, buffer_slots) == 0) {
-            free_slots_.reserve(buffer_slots);
             for (unsigned slot = buffer_slots; slot-- > 0;) {
                 free_slots_.push_back(static_cast<int>(slot));
             }
@@ -138,8 +138,7 @@ private:
                 params.flags = flags;
                 result = ::io_uring_queue_init_params(entries, &ring_, &params);
             }
-            if (result !=
-                -EINVAL) {  // EINVAL is how an older kernel answers a flag that it does not know
+            if (result != -EINVAL) {  // an older kernel's answer to a flag that it does not know
                 break;
             }
         }

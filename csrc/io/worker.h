@@ -23,7 +23,7 @@ public:
     const Counters& counters() const { return counters_; }
 
 private:
-    void run(Engine& engine);
+    void run(Engine& engine, Pump& pump);
 
     WorkQueue& queue_;
     const HandleOptions options_;

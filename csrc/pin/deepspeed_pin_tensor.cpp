@@ -3,13 +3,12 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
-#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
+#include "pin/page_alloc.h"
 #include "sys/syscalls.h"
 
 namespace deepnvme::pin {

@@ -2,11 +2,11 @@
 // ones.
 //
 // Ownership:
-//   Mapping   one locked mapping. A large region owns one; small regions share a slab, carved page
-//   by page. Region    bytes handed to a user. std::shared_ptr<Region> is held by every alias (the
-//   DLPack deleter of a tensor)
-//             and by every use. The last one to go returns the pages to the pool.
-//   RegionUse a request in flight (or a device copy) that needs the pages locked and mapped.
+//   Mapping: one locked mapping. A large region owns one; small regions share a slab, carved page
+//      by page.
+//   Region: bytes handed to a user. std::shared_ptr<Region> is held by every alias (the DLPack
+//      deleter of a tensor) and by every use. The last one to go returns the pages to the pool.
+//   RegionUse: a request in flight (or a device copy) that needs the pages locked and mapped.
 // release() makes a region not pinned (and not counted) at once. Pages of a region with a mapping
 // of its own are unlocked as soon as no RegionUse is left; pages of a slab stay locked and count as
 // cached. The address space goes with the last alias. mlock does not nest and is not inherited by
@@ -33,12 +33,10 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "pin/budget.h"
 #include "pin/departing_mappings.h"
 #include "pin/mapping_pool.h"
-#include "pin/page_alloc.h"
 #include "pin/slab.h"
 
 namespace deepnvme::pin {
@@ -49,9 +47,8 @@ class RegionUse;
 class Region {
 public:
     std::byte* data() const { return data_; }
-    size_t nbytes() const {
-        return nbytes_;
-    }  // bytes asked; the pages behind are round_up_to_page(nbytes)
+    // Bytes asked; the pages behind are round_up_to_page(nbytes).
+    size_t nbytes() const { return nbytes_; }
     const std::string& tag() const { return tag_; }  // owner
     // To keep the pages locked and mapped hold a RegionUse: holding the mapping alone does not.
     const std::shared_ptr<Mapping>& mapping() const { return mapping_; }

@@ -34,7 +34,6 @@ public:
     void put(const std::shared_ptr<Mapping>& mapping);
     std::shared_ptr<Mapping> take(size_t size);  // the one freed last (its pages are warm), or null
     std::shared_ptr<Mapping> take_oldest();      // null when empty
-    bool empty() const { return by_age_.empty(); }
 
 private:
     using BySize = std::multimap<size_t, std::pair<uint64_t, std::shared_ptr<Mapping>>>;

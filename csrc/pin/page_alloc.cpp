@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <new>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -26,9 +26,26 @@ namespace {
 
 constexpr size_t huge_page = size_t{2} << 20;
 constexpr size_t piece_bytes = 8 * huge_page;  // what a populating thread takes at a time
-constexpr unsigned populate_threads =
-    4;                                 // beyond this the kernel's page clearing is bound by memory
-constexpr unsigned cap_ipc_lock = 14;  // linux/capability.h: RLIMIT_MEMLOCK does not apply
+constexpr unsigned populate_threads = 4;       // more are bound by the speed of memory
+constexpr unsigned cap_ipc_lock = 14;          // linux/capability.h: RLIMIT_MEMLOCK does not apply
+
+// /proc/self/status, as far as it can be read. Not by a std::ifstream, whose descriptor a process
+// that another thread starts would inherit.
+std::string process_status() {
+    std::string text;
+    const int descriptor = sys::open("/proc/self/status", O_RDONLY);
+    if (descriptor < 0) {
+        return text;
+    }
+    std::array<char, 4096> part;
+    ssize_t count = 0;
+    do {
+        count = sys::pread(descriptor, part.data(), part.size(), static_cast<off_t>(text.size()));
+        text.append(part.data(), static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    } while (count > 0);
+    sys::close(descriptor);
+    return text;
+}
 
 PinError pin_error(int error, size_t nbytes) {
     const LockedMemory memory = locked_memory();
@@ -65,12 +82,13 @@ int map_aligned(size_t size, std::byte** base) {
     }
     const size_t head = (huge_page - reinterpret_cast<uintptr_t>(start) % huge_page) % huge_page;
     *base = start + head;
-    int result = head > 0 ? sys::unmap(start, head) : 0;
-    if (result == 0 && slack > head) {
-        result = sys::unmap(*base + size, slack - head);
-    }
-    if (result < 0) {
+    if (const int result = head > 0 ? sys::unmap(start, head) : 0; result < 0) {
         sys::unmap(start, size + slack);
+        return result;
+    }
+    const int result = slack > head ? sys::unmap(*base + size, slack - head) : 0;
+    if (result < 0) {
+        sys::unmap(*base, size + slack - head);  // not the head: it may be another thread's by now
     }
     return result;
 }
@@ -123,6 +141,8 @@ int populate(std::byte* data, size_t nbytes) {
         }
     } catch (const std::system_error&) {
         // No more threads to be had (RLIMIT_NPROC, cgroup): this one takes the pieces they would.
+    } catch (const std::bad_alloc&) {
+        // Nor memory to start one. Thrown further it would end the process: some have started.
     }
     work();
     for (std::thread& thread : threads) {
@@ -146,7 +166,7 @@ PinError::PinError(const std::string& message, int error_number, size_t asked, s
 LockedMemory locked_memory() {
     LockedMemory memory{0, SIZE_MAX};
     uint64_t capabilities = 0;
-    std::ifstream status("/proc/self/status");
+    std::istringstream status(process_status());
     for (std::string line; std::getline(status, line);) {
         if (line.starts_with("VmLck:")) {
             memory.locked = std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;

@@ -5,9 +5,9 @@
 //   1. mmap address space with room to align the base to a huge page; trim what is over.
 //   2. madvise(MADV_HUGEPAGE) (advice: failure is not an error).
 //   3. mlock2(MLOCK_ONFAULT): charges RLIMIT_MEMLOCK at once, so a limit is met before gigabytes
-//   are faulted.
+//      are faulted.
 //   4. MADV_POPULATE_WRITE in parallel pieces (touching pages where the kernel lacks it): the pages
-//   arrive locked.
+//      arrive locked.
 //   5. Any failure unmaps everything, which also takes back the charge.
 #pragma once
 

@@ -20,7 +20,6 @@ public:
     // Needs no memory: it runs in deleters, which cannot fail.
     void release(size_t first, size_t count) noexcept;
 
-    size_t free_pages() const { return free_pages_; }
     bool empty() const { return free_pages_ == pages_; }
 
 private:

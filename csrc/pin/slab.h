@@ -32,8 +32,8 @@ public:
     // The size of a slab to add now: a quarter of what there is, so that slabs stay few and waste
     // bounded.
     size_t growth() const;
-    std::shared_ptr<Mapping>
-    take_empty();  // removes a slab that holds no run; null when there is none
+    // Removes a slab that holds no run; null when there is none.
+    std::shared_ptr<Mapping> take_empty();
 
 private:
     std::vector<std::shared_ptr<Slab>> slabs_;

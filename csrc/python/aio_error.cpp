@@ -2,6 +2,10 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
+
+#include "io/failure.h"
+#include "io/trace.h"
 
 namespace deepnvme::python {
 namespace {
@@ -63,9 +67,20 @@ void set_error(const std::vector<io::Failure>& failures) {
     PyErr_SetObject(aio_error_type, first.ptr());
 }
 
+// A plain OSError, or its subclass for the errno: no transfer has failed.
+void raise(const io::TraceError& error) {
+    const std::string detail = error.what();
+    const std::string text = std::string(std::strerror(error.error)) +
+                             (detail.empty() ? "" : " (" + detail + ")") + ": trace";
+    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
+        error.path.data(), static_cast<Py_ssize_t>(error.path.size())));
+    const py::tuple arguments = py::make_tuple(error.error, text, path);
+    PyErr_SetObject(PyExc_OSError, arguments.ptr());
+}
+
 }  // namespace
 
-void register_aio_error(py::module_& module) {
+void register_io_errors(py::module_& module) {
     aio_error_type = PyErr_NewExceptionWithDoc(
         "aio.AioError",
         "A transfer failed. errno, strerror and filename as in OSError.\n\n"
@@ -89,13 +104,18 @@ void register_aio_error(py::module_& module) {
             std::rethrow_exception(raised);
         } catch (const io::IoError& error) {
             set_error({error.failure});
+        } catch (const io::TraceError& error) {
+            raise(error);
         }
     });
 }
 
-void raise_failures(const std::vector<io::Failure>& failures) {
-    set_error(failures);
-    throw py::error_already_set();
+uint64_t count_or_raise(const io::OperationGroup::Outcome& outcome) {
+    if (!outcome.failures.empty()) {
+        set_error(outcome.failures);
+        throw py::error_already_set();
+    }
+    return outcome.completed;
 }
 
 }  // namespace deepnvme::python

@@ -1,7 +1,7 @@
 #include "python/buffer.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -124,21 +124,36 @@ void measure(BufferView& view) {
     if (view.contiguous || view.nbytes == 0) {
         return;
     }
-    std::vector<std::pair<int64_t, int64_t>> dims;  // |stride|, length
-    const std::byte* lowest = view.data;
+    std::vector<std::pair<uint64_t, uint64_t>> dims;  // |stride|, length
+    uint64_t below = 0;                               // bytes of the span before the first element
+    bool impossible = false;
+    const auto add = [&](uint64_t& sum, uint64_t stride, uint64_t length) {
+        uint64_t bytes = 0;
+        impossible |= __builtin_mul_overflow(stride, length - 1, &bytes);
+        impossible |= __builtin_add_overflow(sum, bytes, &sum);
+    };
     for (size_t d = 0; d < view.shape.size(); ++d) {
         if (view.shape[d] > 1) {
-            dims.emplace_back(std::abs(view.strides[d]), view.shape[d]);
-            lowest += std::min<int64_t>(view.strides[d], 0) * (view.shape[d] - 1);
+            const auto stride = static_cast<uint64_t>(view.strides[d]);
+            const bool backwards = view.strides[d] < 0;
+            dims.emplace_back(backwards ? -stride : stride, view.shape[d]);
+            if (backwards) {
+                add(below, dims.back().first, dims.back().second);
+            }
         }
     }
     std::sort(dims.begin(), dims.end());
-    auto reach = static_cast<int64_t>(view.itemsize);
+    uint64_t reach = view.itemsize;
     for (const auto& [stride, length] : dims) {
         view.may_overlap |= stride < reach;
-        reach += stride * (length - 1);
+        add(reach, stride, length);
     }
-    view.span = {lowest, static_cast<size_t>(reach)};
+    const auto start = reinterpret_cast<uintptr_t>(view.data);
+    if (impossible || reach > PTRDIFF_MAX || below > start) {
+        throw py::value_error(
+            "the strides of the array reach beyond the address space; correct its exporter");
+    }
+    view.span = {view.data - below, reach};
 }
 
 BufferView view_buffer(py::handle object, bool need_owner) {

@@ -53,6 +53,18 @@ py::object exported(py::handle object) {
     }
 }
 
+// A stride, which may be negative, in bytes.
+int64_t stride_in_bytes(int64_t elements, size_t itemsize) {
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(elements, static_cast<int64_t>(itemsize), &bytes)) {
+        throw py::value_error("the DLPack tensor says that it has a stride of " +
+                              std::to_string(elements) + " elements of " +
+                              std::to_string(itemsize) +
+                              " bytes, which cannot be; correct its exporter");
+    }
+    return bytes;
+}
+
 // An exporter may say anything.
 int64_t checked_product(int64_t bytes, int64_t factor) {
     int64_t product = 0;
@@ -108,7 +120,7 @@ BufferView view_dlpack(py::handle object) {
     for (int d = tensor->ndim - 1; d >= 0; --d) {
         const int64_t length = tensor->shape[d];
         if (tensor->strides != nullptr && length > 1) {
-            view.contiguous &= tensor->strides[d] * static_cast<int64_t>(view.itemsize) == expected;
+            view.contiguous &= stride_in_bytes(tensor->strides[d], view.itemsize) == expected;
         }
         expected = checked_product(expected, length);
     }
@@ -117,7 +129,9 @@ BufferView view_dlpack(py::handle object) {
     if (!view.contiguous) {
         for (int d = 0; d < tensor->ndim; ++d) {
             view.shape.push_back(tensor->shape[d]);
-            view.strides.push_back(tensor->strides[d] * static_cast<int64_t>(view.itemsize));
+            // That of a dimension of one element may be anything, and is not used.
+            const int64_t stride = tensor->shape[d] > 1 ? tensor->strides[d] : 1;
+            view.strides.push_back(stride_in_bytes(stride, view.itemsize));
         }
     }
     measure(view);

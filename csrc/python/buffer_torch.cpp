@@ -45,8 +45,6 @@ const Torch* torch() {
     return &found;
 }
 
-// A subclass that computes in Python what its operations do (FakeTensor, FunctionalTensor, jagged
-// tensors) may have no memory, or memory that is not its elements.
 // What matters of a torch.dtype, of which there are a few dozen.
 struct DtypeTraits {
     PyObject* dtype;
@@ -73,6 +71,8 @@ const DtypeTraits& traits_of(py::handle tensor) {
     return known.back();
 }
 
+// A subclass that computes in Python what its operations do (FakeTensor, FunctionalTensor, jagged
+// tensors) may have no memory, or memory that is not its elements.
 bool has_own_dispatch(py::handle tensor) {
     static const Name dispatch("__torch_dispatch__");
     PyTypeObject* type = Py_TYPE(tensor.ptr());

@@ -2,19 +2,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <atomic>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "io/completion_channel.h"
 #include "io/io_handle.h"
 #include "io/pending_groups.h"
 #include "io/traced_call.h"
@@ -22,8 +16,10 @@
 #include "python/bindings.h"
 #include "python/gil.h"
 #include "python/handle_stats.h"
+#include "python/interpreter_exit.h"
 #include "python/keep_alive.h"
 #include "python/request.h"
+#include "python/ticket.h"
 
 namespace deepnvme::python {
 namespace {
@@ -31,103 +27,6 @@ namespace {
 namespace py = pybind11;
 
 constexpr size_t prepared_at_once = 16;  // requests of one call opened before the workers are told
-
-// The end of a process, in this order:
-//   1. The atexit hook of aio calls interpreter_exits() and waits for what no wait() has counted.
-//      Handles stay open: daemon threads may be inside them, and must not see an error.
-//   2. Python ends. Daemon threads stay where they next ask for the GIL.
-//   3. close_at_exit() drains and ends what is still open, without Python.
-// The GIL guards the set until step 3, when nobody else can change it.
-std::unordered_set<io::IoHandle*>& open_handles() {
-    static auto* handles = new std::unordered_set<io::IoHandle*>;  // outlives static destructors
-    return *handles;
-}
-
-std::atomic<std::thread::id> exiting_thread{};
-
-void interpreter_exits() { exiting_thread = std::this_thread::get_id(); }
-
-void close_at_exit() {
-    interpreter_gone.store(true, std::memory_order_release);
-    for (io::IoHandle* handle : open_handles()) {
-        if (!handle->closed()) {  // nor a parent's, in a forked child
-            handle->close();
-        }
-    }
-}
-
-// Lets Ctrl-C through, in the main thread. Once the interpreter exits, only that thread looks: soon
-// there is no GIL to look with.
-void check_signals() {
-    const std::thread::id exiting = exiting_thread;
-    if (exiting != std::thread::id() && exiting != std::this_thread::get_id()) {
-        return;
-    }
-    const GilHeld locked;
-    if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
-    }
-}
-
-uint64_t count_or_raise(const io::OperationGroup::Outcome& outcome) {
-    if (!outcome.failures.empty()) {
-        raise_failures(outcome.failures);
-    }
-    return outcome.completed;
-}
-
-// One request, or many, that the caller holds on to.
-class Ticket {
-public:
-    Ticket(std::shared_ptr<io::OperationGroup> group, io::Trace* trace)
-        : group_(std::move(group)), trace_(trace) {}
-
-    bool done() const {
-        process_.require("future");
-        return group_->done();
-    }
-
-    bool wait(std::optional<double> timeout) const {
-        process_.require("future");
-        if (timeout.has_value() && std::isnan(*timeout)) {
-            throw py::value_error(
-                "timeout is not a number; give seconds, or None to wait for ever");
-        }
-        bool done = true;
-        {
-            const GilReleased unlocked;
-            io::TracedCall call(trace_, "wait for a future");
-            // A century is for ever, and does not overflow the clock.
-            if (timeout.has_value() && *timeout < 3e9) {
-                const auto duration =
-                    std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                        std::chrono::duration<double>(std::max(*timeout, 0.0)));
-                done = group_->wait_for(duration, check_signals);
-            } else {
-                group_->wait(check_signals);
-            }
-            call.ended(*group_);
-        }
-        drop_released();
-        return done;
-    }
-
-    uint64_t result() const {
-        const auto outcome = group_->outcome();
-        count_or_raise(outcome);
-        return outcome.nbytes;
-    }
-
-    void notify(std::shared_ptr<io::CompletionChannel> channel, uint64_t token) const {
-        process_.require("future");
-        group_->when_done([channel = std::move(channel), token] { channel->push(token); });
-    }
-
-private:
-    std::shared_ptr<io::OperationGroup> group_;
-    io::Trace* trace_;
-    sys::OwnerProcess process_;
-};
 
 class Handle {
 public:
@@ -285,6 +184,7 @@ private:
                    const std::shared_ptr<io::OperationGroup>& group) {
         io::IoHandle::OpenFiles open_files;
         std::vector<std::shared_ptr<io::Operation>> prepared;
+        prepared.reserve(prepared_at_once);  // what was prepared finds its place
         const auto start_prepared = [&] {
             handle_->enqueue(prepared);
             prepared.clear();
@@ -340,17 +240,6 @@ std::unique_ptr<Handle> make_handle(int64_t block_size, int64_t queue_depth, boo
     return std::make_unique<Handle>(options, backend);
 }
 
-// Bytes by device of every handle that this process has made.
-py::dict device_totals() {
-    io::DeviceBytes total = ended_handles_devices();
-    for (const io::IoHandle* handle : open_handles()) {
-        if (handle->is_of_this_process()) {
-            add_devices(total, handle->stats().devices);
-        }
-    }
-    return by_device(total);
-}
-
 }  // namespace
 
 void bind_handle(py::module_& m) {
@@ -370,8 +259,8 @@ void bind_handle(py::module_& m) {
         .def("notify", &Ticket::notify, py::arg("channel"), py::arg("token"),
              "Push `token` to `channel` once done.");
     py::class_<OpenFile>(m, "OpenFile", "A file that a handle has opened, for several requests.")
-        .def("path", [](const OpenFile& open) { return open.file->path(); })
-        .def("fileno", [](const OpenFile& open) { return open.file->buffered_descriptor(); })
+        .def("path", [](const OpenFile& open) { return open.opened()->path(); })
+        .def("fileno", [](const OpenFile& open) { return open.opened()->buffered_descriptor(); })
         .def("close", [](OpenFile& open) { open.file.reset(); });
     py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")
         .def(py::init(&make_handle), py::arg("block_size"), py::arg("queue_depth"),

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "python/interpreter_exit.h"
 #include "sys/process.h"
 
 namespace deepnvme::python {
@@ -39,6 +40,29 @@ EndedHandles& ended_handles() {
         ended = EndedHandles();  // a forked child's own account
     }
     return ended;
+}
+
+// {"major:minor": {"read": bytes, "write": bytes}}
+py::dict by_device(const io::DeviceBytes& values) {
+    py::dict result;
+    for (size_t place = 0; place < io::DeviceTable::capacity; ++place) {
+        if (values[place][0] + values[place][1] > 0) {
+            const io::DeviceNumber device = io::DeviceTable::instance().device(place);
+            const std::string name =
+                std::to_string(device.major) + ":" + std::to_string(device.minor);
+            result[name.c_str()] =
+                by_direction(values[place], [](uint64_t value) { return py::int_(value); });
+        }
+    }
+    return result;
+}
+
+void add_devices(io::DeviceBytes& total, const io::DeviceBytes& more) {
+    for (size_t place = 0; place < total.size(); ++place) {
+        for (size_t write = 0; write < 2; ++write) {
+            total[place][write] += more[place][write];
+        }
+    }
 }
 
 }  // namespace
@@ -86,29 +110,15 @@ py::object trace_failure(const io::IoHandle& handle) {
     return py::make_tuple(path, error);
 }
 
-py::dict by_device(const io::DeviceBytes& values) {
-    py::dict result;
-    for (size_t place = 0; place < io::DeviceTable::capacity; ++place) {
-        if (values[place][0] + values[place][1] > 0) {
-            const io::DeviceNumber device = io::DeviceTable::instance().device(place);
-            const std::string name =
-                std::to_string(device.major) + ":" + std::to_string(device.minor);
-            result[name.c_str()] =
-                by_direction(values[place], [](uint64_t value) { return py::int_(value); });
+py::dict device_totals() {
+    io::DeviceBytes total = ended_handles().devices;
+    for (const io::IoHandle* handle : open_handles()) {
+        if (handle->is_of_this_process()) {
+            add_devices(total, handle->stats().devices);
         }
     }
-    return result;
+    return by_device(total);
 }
-
-void add_devices(io::DeviceBytes& total, const io::DeviceBytes& more) {
-    for (size_t place = 0; place < total.size(); ++place) {
-        for (size_t write = 0; write < 2; ++write) {
-            total[place][write] += more[place][write];
-        }
-    }
-}
-
-const io::DeviceBytes& ended_handles_devices() { return ended_handles().devices; }
 
 void remember_devices(const io::IoHandle& handle) {
     add_devices(ended_handles().devices, handle.stats().devices);

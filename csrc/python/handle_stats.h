@@ -12,12 +12,10 @@ pybind11::dict stats_of(const io::IoHandle& handle);
 // The file that a trace could not be written to, and why, once; None when all is well.
 pybind11::object trace_failure(const io::IoHandle& handle);
 
-// {"major:minor": {"read": bytes, "write": bytes}}
-pybind11::dict by_device(const io::DeviceBytes& bytes);
-void add_devices(io::DeviceBytes& total, const io::DeviceBytes& more);
-
-// The bytes of handles that have been destroyed in this process. The GIL guards them.
-const io::DeviceBytes& ended_handles_devices();
+// Bytes by device of every handle that this process has made: {"major:minor": {"read": bytes,
+// "write": bytes}}. Needs the GIL.
+pybind11::dict device_totals();
+// Of a handle that is about to go, so that its bytes stay in the totals. Needs the GIL.
 void remember_devices(const io::IoHandle& handle);
 
 }  // namespace deepnvme::python

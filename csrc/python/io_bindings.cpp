@@ -53,7 +53,7 @@ py::dict file_alignment(py::handle file) {
 }  // namespace
 
 void bind_io(py::module_& m) {
-    register_aio_error(m);
+    register_io_errors(m);
     m.def("probe", &probe,
           "The engines, best first: dicts of `name`, `built` (compiled in), `usable` (one could be "
           "made just now) and\n"

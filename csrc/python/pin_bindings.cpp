@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "pin/deepspeed_pin_tensor.h"
+#include "pin/page_alloc.h"
 #include "python/bindings.h"
 #include "python/buffer.h"
 #include "python/device_hooks.h"
 #include "python/dlpack_abi.h"
-#include "python/errors.h"
 #include "python/gil.h"
+#include "python/pin_error.h"
 #include "python/pin_settings.h"
 
 namespace deepnvme::python {

@@ -1,7 +1,6 @@
 #include "python/pin_settings.h"
 
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <optional>

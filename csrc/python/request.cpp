@@ -8,6 +8,13 @@
 
 namespace deepnvme::python {
 
+const std::shared_ptr<io::File>& OpenFile::opened() const {
+    if (file == nullptr) {
+        throw py::value_error("the file is closed; open it again");
+    }
+    return file;
+}
+
 std::string path_name(py::handle path) {
     PyObject* encoded = nullptr;
     if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) {
@@ -19,10 +26,7 @@ std::string path_name(py::handle path) {
 io::FileName file_name(py::handle file) {
     io::FileName name;
     if (py::isinstance<OpenFile>(file)) {
-        name.opened = file.cast<OpenFile&>().file;
-        if (name.opened == nullptr) {
-            throw py::value_error("the file is closed; open it again");
-        }
+        name.opened = file.cast<OpenFile&>().opened();
         return name;
     }
     if (PyLong_Check(file.ptr()) != 0 && PyBool_Check(file.ptr()) == 0) {

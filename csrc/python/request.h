@@ -12,7 +12,8 @@ namespace deepnvme::python {
 
 // A file that a handle has opened, for several requests.
 struct OpenFile {
-    std::shared_ptr<io::File> file;  // null once closed
+    std::shared_ptr<io::File> file;                   // null once closed
+    const std::shared_ptr<io::File>& opened() const;  // throws ValueError once closed
 };
 
 // A path as bytes. Throws TypeError for what is none, ValueError for one with a null byte.

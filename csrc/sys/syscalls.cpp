@@ -121,13 +121,6 @@ int64_t block_device_size(int fd) {
     return result < 0 ? result : static_cast<int64_t>(nbytes);
 }
 
-int block_device_sector(int fd) {
-    DEEPNVME_INJECT("ioctl")
-    int nbytes = 0;
-    int result = or_errno(::ioctl(fd, BLKSSZGET, &nbytes));
-    return result < 0 ? result : nbytes;
-}
-
 int allocate(int fd, off_t offset, off_t nbytes) {
     DEEPNVME_INJECT("fallocate")
     return restarted([&] { return ::fallocate(fd, 0, offset, nbytes); });

@@ -25,8 +25,8 @@ int injected_fault(const char* call);  // the errno that the hook asks for, or 0
 // Memory. map_anonymous returns MAP_FAILED with the errno in *error.
 void* map_anonymous(size_t nbytes, int* error);
 int unmap(void* address, size_t nbytes);
-int lock_on_fault(void* address,
-                  size_t nbytes);  // mlock2(MLOCK_ONFAULT): charged now, locked as pages arrive
+// mlock2(MLOCK_ONFAULT): charged now, locked as pages arrive.
+int lock_on_fault(void* address, size_t nbytes);
 int lock(void* address, size_t nbytes);  // mlock: for kernels without mlock2
 int unlock(void* address, size_t nbytes);
 int advise(void* address, size_t nbytes, int advice);
@@ -40,7 +40,6 @@ int duplicate(int fd);  // close-on-exec
 int statx(int fd, unsigned mask, struct ::statx* out);
 int64_t filesystem_magic(int fd);
 int64_t block_device_size(int fd);
-int block_device_sector(int fd);
 int allocate(int fd, off_t offset, off_t nbytes);  // fallocate, mode 0
 int sync(int fd);
 int lock_file(int fd);  // flock, exclusive: -EWOULDBLOCK where another holds it

@@ -70,7 +70,7 @@ public:
         const auto plan = io::Plan::make(reinterpret_cast<uintptr_t>(request.data), request.nbytes,
                                          request.offset, started.file->alignment(),
                                          started.file->direct(), request.layout != nullptr, limits);
-        if (plan.uses_buffered()) {
+        if (io::is_ragged(request.nbytes, request.offset, started.file->alignment().granule)) {
             started.file->need_buffered();
         }
         started.operation = std::make_shared<io::Operation>(std::move(request), started.file, plan,
@@ -89,11 +89,14 @@ public:
         }
         CHECK(activity->in_flight == 0 && engine.in_flight == 0);
     }
-    void turn() {
+    void add() {
         while (pump.room() > 0 && !line_.empty()) {
             pump.add(std::move(line_.front()));
             line_.pop_front();
         }
+    }
+    void turn() {
+        add();
         pump.submit();
         if (!pump.idle()) {
             pump.reap(true);

@@ -11,7 +11,7 @@
 namespace deepnvme::test {
 
 struct RunModel {
-    explicit RunModel(size_t pages) : used(pages, false), free_pages(pages) {}
+    explicit RunModel(size_t pages) : used(pages, false) {}
 
     std::optional<size_t> allocate(size_t count) {
         size_t run = 0;
@@ -35,13 +35,11 @@ struct RunModel {
     }
 
     std::vector<bool> used;
-    size_t free_pages;
     std::map<size_t, size_t> live;  // length of each run that is taken, by its first page
 
 private:
     void mark(size_t first, size_t count, bool taken) {
         std::fill_n(used.begin() + static_cast<std::ptrdiff_t>(first), count, taken);
-        free_pages = taken ? free_pages - count : free_pages + count;
     }
 };
 

@@ -1,15 +1,19 @@
-// Guards: an engine has room again for all that it has answered, whatever the answer was; a place
-// for a fixed buffer that was given back, or could not be filled, can be had again.
+// Guards: an engine has room again for all that it has answered, whatever the answer was; a wake
+// ends one wait and no other; a place for a fixed buffer that was given back, or could not be
+// filled, can be had again.
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 
 #include "check.h"
 #include "io/engine.h"
+#include "io/posix_engine.h"
 #include "io/probe.h"
 #include "pin/page_alloc.h"
 #include "scratch_file.h"
@@ -69,6 +73,50 @@ void room_after_any_answer(io::Engine& engine, std::byte* forbidden) {
     CHECK(::close(fd) == 0);
 }
 
+void a_wake_ends_one_wait(io::Engine& engine) {
+    const ScratchFile file(noise(100, 2));
+    const int fd = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    Bytes data(100);
+    const io::Transfer transfer{data.data(), 0, 7, 100, fd, -1, false};
+    std::vector<io::Completion> found(kDepth);
+    for (int round = 0; round < kRounds; ++round) {
+        engine.wake();
+        if (round % 2 == 0) {
+            CHECK(engine.reap(found, false) == 0);  // no wait: the wake is for the next
+        }
+        CHECK(engine.reap(found, true) == 0);
+        for (int i = 0; i < kRounds; ++i) {
+            CHECK(engine.submit({&transfer, 1}) == 1);
+            CHECK(engine.reap(found, true) == 1 && found[0].tag == 7);
+        }
+    }
+    CHECK(::close(fd) == 0);
+}
+
+size_t threads() {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+void threads_are_no_more_than_transfers() {
+    constexpr uint32_t depth = 2;
+    const size_t before = threads();
+    const auto engine = io::make_posix_engine(depth);
+    const ScratchFile file(noise(100, 3));
+    const int fd = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    Bytes data(100);
+    const std::vector<io::Transfer> transfers(20, {data.data(), 0, 0, 100, fd, -1, false});
+    CHECK(engine->submit(transfers) == 20);
+    CHECK(threads() <= before + depth);
+    std::vector<io::Completion> found(20);
+    for (int answered = 0; answered < 20;) {
+        answered += engine->reap(found, true);
+    }
+    CHECK(::close(fd) == 0);
+}
+
 void places_for_buffers_come_back(io::Engine& engine, std::byte* forbidden) {
     const pin::PageMapping page(sys::page_size(), pin::PageMapping::Residency::unlocked);
     const int first = engine.register_buffer(page.data(), page.size());
@@ -88,6 +136,7 @@ void places_for_buffers_come_back(io::Engine& engine, std::byte* forbidden) {
 }  // namespace
 
 int main() {
+    threads_are_no_more_than_transfers();
     std::byte* forbidden = nowhere();
     for (const io::EngineReport& report : io::probe_engines()) {
         if (!report.usable) {
@@ -96,6 +145,7 @@ int main() {
         }
         const std::unique_ptr<io::Engine> engine = io::backends_named(report.name)[0].make(kDepth);
         room_after_any_answer(*engine, forbidden);
+        a_wake_ends_one_wait(*engine);
         places_for_buffers_come_back(*engine, forbidden);
     }
     CHECK(::munmap(forbidden, sys::page_size()) == 0);

@@ -5,12 +5,13 @@
 
 #include <atomic>
 #include <cerrno>
-#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "check.h"
+#include "handle_rig.h"
+#include "io/inline_pumps.h"
 #include "io/io_handle.h"
 #include "io/operation_group.h"
 #include "io/probe.h"
@@ -21,7 +22,10 @@ using namespace deepnvme;
 using io::IoHandle;
 using io::OperationGroup;
 using test::Bytes;
+using test::make_handle;
+using test::move;
 using test::noise;
+using test::request;
 using test::ScratchFile;
 
 namespace {
@@ -39,40 +43,6 @@ size_t entries(const char* directory) {
     }
     ::closedir(opened);
     return count;
-}
-
-std::unique_ptr<IoHandle> make_handle(const std::string& engine, uint32_t workers,
-                                      size_t block_size = 16 << 10) {
-    io::HandleOptions options;
-    options.block_size = block_size;
-    options.queue_depth = 8;
-    options.intra_op_parallelism = workers;
-    return io::make_handle(options, engine);
-}
-
-io::Request request(std::byte* data, size_t nbytes, size_t offset, bool write) {
-    io::Request wanted;
-    wanted.data = data;
-    wanted.nbytes = nbytes;
-    wanted.offset = static_cast<off_t>(offset);
-    wanted.write = write;
-    wanted.region = pin::deepspeed_pin_tensor_t::instance().use(data, nbytes);
-    return wanted;
-}
-
-// What wait() does for the operations of one group.
-OperationGroup::Outcome move(IoHandle& handle, const std::string& path, std::byte* data,
-                             size_t nbytes, size_t offset, bool write, bool at_once) {
-    const auto group = std::make_shared<OperationGroup>();
-    const auto operation =
-        handle.prepare(request(data, nbytes, offset, write), {path, -1}, group, {});
-    if (at_once) {
-        handle.run(operation, *group, {});
-    } else {
-        handle.enqueue({&operation, 1});
-        group->wait({});
-    }
-    return group->outcome();
 }
 
 void write_and_read_back(IoHandle& handle, const std::string& path, size_t part, uint64_t seed) {
@@ -182,6 +152,26 @@ void closed_while_in_use(const std::string& engine) {
                  move(*handle, file.path(), one.data(), 1, 0, true, true)) {}
 }
 
+// The largest request that the calling thread does itself, all of it copied through one block.
+void largest_on_the_calling_thread() {
+    constexpr size_t nbytes = io::InlinePumps::largest_request;
+    const Bytes data = noise(nbytes, 6);
+    const ScratchFile file(data);
+    const auto handle = make_handle("posix", 1, nbytes);
+    CHECK(handle->runs_inline(nbytes) && !handle->runs_inline(nbytes + 1));
+    Bytes rows(2 * nbytes);
+    auto wanted = request(rows.data(), nbytes, 0, false);
+    wanted.layout = std::make_shared<io::Layout>(std::vector<int64_t>{2, nbytes / 2},
+                                                 std::vector<int64_t>{nbytes, 1}, size_t{1});
+    const auto group = std::make_shared<OperationGroup>();
+    handle->run(handle->prepare(std::move(wanted), {file.path(), -1}, group, {}), *group, {});
+    CHECK(group->outcome().completed == 1);
+    for (size_t row = 0; row < 2; ++row) {
+        CHECK(std::equal(rows.data() + row * nbytes, rows.data() + row * nbytes + nbytes / 2,
+                         data.data() + row * nbytes / 2));
+    }
+}
+
 // Failures of one thread's requests, beside the successes of others.
 void failures_stay_in_their_group(const std::string& engine) {
     const Bytes data = noise(kPart, 2);
@@ -285,6 +275,7 @@ void a_worker_that_cannot_start() {
 
 int main() {
     a_worker_that_cannot_start();
+    largest_on_the_calling_thread();
     const size_t descriptors = entries("/proc/self/fd");
     const size_t threads = entries("/proc/self/task");
     for (const io::EngineReport& report : io::probe_engines()) {

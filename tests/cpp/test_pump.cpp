@@ -51,6 +51,8 @@ void short_transfer_goes_on(bool write, bool direct, size_t shift, uint32_t cut)
     CHECK(seen[1].direct == (direct && done > 0));
     const Path path = staged ? Path::staged : seen[1].direct ? Path::direct : Path::buffered;
     CHECK(rig.moved(write, path) == nbytes);
+    const auto& device = rig.counters.devices[started.file->device_place()];
+    CHECK(device[write].get() == nbytes && device[!write].get() == 0);
 }
 
 // One transfer that is cut again and again, with nothing else in line.
@@ -167,7 +169,7 @@ void nothing_written_is_an_error() {
     CHECK(started.failure().nbytes_done == 0 && rig.engine.seen.size() == 1);
 }
 
-void direct_refused_once(bool write, bool at_submission) {
+void direct_refused_once(bool write, bool at_submission, int error) {
     constexpr size_t nbytes = 16 * kPage + 100;  // with a tail through the page cache
     const Bytes data = noise(2 * nbytes, 7);
     const ScratchFile file(write ? Bytes(2 * nbytes) : data);
@@ -176,11 +178,12 @@ void direct_refused_once(bool write, bool at_submission) {
     Rig rig({.depth = 4});
     size_t refused = 0;
     if (at_submission) {
-        rig.engine.at_submit = {-EINVAL};
+        rig.engine.at_submit = {-error};
     } else {
         rig.engine.fate = [&](const io::Transfer& t) {
-            return opened_direct(t.fd) && t.nbytes >= kPage ? ++refused,
-                   Fate::fail(EINVAL)                       : Fate::pass();
+            const bool refuses = opened_direct(t.fd) && t.nbytes >= kPage;
+            refused += refuses ? 1 : 0;
+            return refuses ? Fate::fail(error) : Fate::pass();
         };
     }
     const io::PlanLimits limits{2 * kPage, 2 * kPage};
@@ -239,6 +242,18 @@ void invalid_through_the_page_cache_is_an_error() {
     rig.run();
     CHECK(started.failure().error == EINVAL && rig.counters.direct_refused.get() == 0);
     CHECK(rig.engine.seen.size() == 1);
+}
+
+void the_first_error_is_told() {
+    const ScratchFile file(noise(4 * kPage, 11));
+    const Memory memory(4 * kPage);
+    Rig rig({.depth = 4});
+    rig.engine.fate = [](const io::Transfer& t) {
+        return Fate::fail(t.offset == 0 ? EIO : t.offset == kPage ? ENOSPC : ENXIO);
+    };
+    const Started started = rig.start(reading(memory, 4 * kPage), file.path(), {kPage, kPage});
+    rig.run();
+    CHECK(started.failure().error == EIO && started.failure().nbytes_done == 0);
 }
 
 // One chunk of A fails. A's others are drained and counted, B's bytes and count are B's own.
@@ -368,10 +383,13 @@ int main() {
     invalid_through_the_page_cache_is_an_error();
     if (has_direct) {
         for (int way = 0; way < 4; ++way) {
-            direct_refused_once((way & 1) != 0, (way & 2) != 0);
+            for (int error : {EINVAL, EOPNOTSUPP}) {
+                direct_refused_once((way & 1) != 0, (way & 2) != 0, error);
+            }
         }
         direct_is_off_before_it_is_said();
     }
+    the_first_error_is_told();
     for (uint64_t seed = 0; seed < 32; ++seed) {
         an_error_stays_with_its_request(seed);
     }

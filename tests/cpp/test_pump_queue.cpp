@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <random>
 
 #include "io/pump.h"
@@ -22,13 +23,13 @@ namespace {
 constexpr size_t kShift = 1;
 
 // Many chunks through a queue with less room than the pump has slots.
-void full_queue(bool staged) {
+void full_queue(bool staged, size_t capacity) {
     constexpr size_t chunks = 200;
     const Bytes data = noise(chunks * kPage, 1);
     const ScratchFile file;
     const Memory memory(data, staged ? kShift : 0);
     Rig rig({.depth = 16});
-    rig.engine.capacity = 3;
+    rig.engine.capacity = capacity;
     const Started started = rig.start(writing(memory, data.size()), file.path(), {kPage, kPage});
     rig.run();
     CHECK(started.completed() && file.contents() == data);
@@ -143,6 +144,36 @@ void no_memory_for_staging() {
     }
 }
 
+// A chunk that no staging block could ever hold fails, instead of waiting for one.
+void larger_than_all_staging() {
+    const Bytes data = noise(4 * kPage, 7);
+    const ScratchFile file(data);
+    const Memory memory(2 * data.size());
+    io::Request request = reading(memory, data.size());
+    request.layout = std::make_shared<io::Layout>(std::vector<int64_t>{4, kPage},
+                                                  std::vector<int64_t>{2 * kPage, 1}, size_t{1});
+    Rig rig({.depth = 4, .staging_bytes = 3 * kPage});
+    const Started started = rig.start(std::move(request), file.path(), {4 * kPage, 4 * kPage});
+    rig.run();
+    CHECK(started.failure().error == ENOMEM && started.failure().nbytes_done == 0);
+}
+
+// How a worker knows that it has copied enough for the drive to start on.
+void copies_are_counted_until_submitted() {
+    const Bytes data = noise(4 * kPage, 10);
+    const ScratchFile file;
+    const Memory memory(data, kShift);
+    Rig rig({.depth = 4});
+    const Started started = rig.start(writing(memory, data.size()), file.path(), {kPage, kPage});
+    if (!started.file->direct()) {
+        return;
+    }
+    rig.add();
+    CHECK(rig.pump.copied_waiting() == data.size());
+    rig.run();
+    CHECK(rig.pump.copied_waiting() == 0 && started.completed());
+}
+
 // Interrupted reaps are tried again; one that fails for good ends every request, and those to come.
 void interrupted_reaps() {
     const Bytes data = noise(8 * kPage, 7);
@@ -155,11 +186,12 @@ void interrupted_reaps() {
     CHECK(started.completed() && memory.bytes() == data);
 }
 
-void broken_engine() {
+void broken_engine(size_t shift) {
     const Bytes data = noise(8 * kPage, 8);
     const ScratchFile file(data);
-    const Memory memory(data.size());
-    Rig rig({.depth = 4});
+    const Memory memory(data.size(), shift);
+    std::optional<Rig> made(io::PumpOptions{.depth = 4});
+    Rig& rig = *made;
     rig.engine.always_at_reap = -EBADF;
     const Started started = rig.start(reading(memory, data.size()), file.path(), {kPage, kPage});
     rig.pump.submit();
@@ -170,6 +202,15 @@ void broken_engine() {
     const Started later = rig.start(reading(memory, kPage), file.path());
     rig.turn();
     CHECK(later.failure().error == EBADF && rig.pump.idle());
+    // What the kernel may still write to outlives the pump.
+    const std::vector<ScriptedEngine::Seen> seen = rig.engine.seen;
+    made.reset();
+    CHECK(seen.size() == 4);
+    for (const auto& [transfer, direct] : seen) {
+        const auto at = reinterpret_cast<uintptr_t>(transfer.data) / kPage * kPage;
+        unsigned char resident = 0;
+        CHECK(::mincore(reinterpret_cast<void*>(at), kPage, &resident) == 0);
+    }
 }
 
 // In a child that ends without a look for leaks: memory that the kernel may still write to is kept
@@ -178,7 +219,8 @@ void broken_engine_in_a_child() {
     const pid_t child = ::fork();
     CHECK(child >= 0);
     if (child == 0) {
-        broken_engine();
+        broken_engine(0);
+        broken_engine(kShift);
         ::_exit(0);
     }
     int status = 0;
@@ -229,13 +271,17 @@ void registered_memory(int register_error, bool kernel_refuses) {
 
 int main() {
     for (bool staged : {false, true}) {
-        full_queue(staged);
+        for (size_t capacity : {size_t{1}, size_t{3}}) {
+            full_queue(staged, capacity);
+        }
     }
     partly_taken_batches();
     one_call_for_each_transfer();
     interrupted_reaps();
     broken_engine_in_a_child();
     no_memory_for_staging();
+    larger_than_all_staging();
+    copies_are_counted_until_submitted();
     for (uint64_t seed = 0; seed < 20; ++seed) {
         few_staging_blocks(seed % 2 == 0, seed);
     }

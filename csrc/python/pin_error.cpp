@@ -1,10 +1,8 @@
-#include "python/errors.h"
+#include "python/pin_error.h"
 
 #include <cstdint>
-#include <cstring>
 #include <exception>
 
-#include "io/trace.h"
 #include "pin/page_alloc.h"
 
 namespace deepnvme::python {
@@ -22,17 +20,6 @@ void raise(const pin::PinError& error) {
     instance.attr("limit") =
         error.limit == SIZE_MAX ? py::object(py::none()) : py::int_(error.limit);
     PyErr_SetObject(pin_error_type, instance.ptr());
-}
-
-// A plain OSError, or its subclass for the errno: no transfer has failed.
-void raise(const io::TraceError& error) {
-    const std::string detail = error.what();
-    const std::string text = std::string(std::strerror(error.error)) +
-                             (detail.empty() ? "" : " (" + detail + ")") + ": trace";
-    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
-        error.path.data(), static_cast<Py_ssize_t>(error.path.size())));
-    const py::tuple arguments = py::make_tuple(error.error, text, path);
-    PyErr_SetObject(PyExc_OSError, arguments.ptr());
 }
 
 }  // namespace
@@ -55,8 +42,6 @@ void register_pin_error(py::module_& module) {
         try {
             std::rethrow_exception(raised);
         } catch (const pin::PinError& error) {
-            raise(error);
-        } catch (const io::TraceError& error) {
             raise(error);
         }
     });
