@@ -80,7 +80,7 @@ fuzz: setup ## coverage-guided fuzzing for SECONDS=60, all targets together
 
 coverage: setup ## what the tests reach, in Python and in C++
 	@tools/system_packages.sh tests
-	@tools/coverage.sh $(or $(ARGS),-n 2 --dist loadfile)
+	@tools/coverage.sh $(ARGS)
 
 tidy: setup ## clang-tidy on the C++, minutes
 	@tools/tidy.sh

@@ -10,10 +10,10 @@ the C++ is built:
    changed.
 
 ``DEEPNVME_WITHOUT=liburing,libaio`` leaves engines out; ``DEEPNVME_REQUIRE=liburing,libaio`` fails
-the build instead of leaving one out. ``DEEPNVME_SANITIZE=address,undefined``
-builds under these sanitizers of the compiler, with objects of their own. ``python setup.py
-engine_flags`` prints what step 1 found, for builds without Python (tests/cpp/Makefile). Nothing
-here needs torch.
+the build instead of leaving one out. ``DEEPNVME_SANITIZE=address,undefined`` builds under these
+sanitizers of the compiler, ``DEEPNVME_COVERAGE=1`` with counters of the lines that run, each with
+objects of their own. ``python setup.py engine_flags`` prints what step 1 found, for builds without
+Python (tests/cpp/Makefile). Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -36,17 +36,21 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 JOBS = 2
 SANITIZE = os.environ.get("DEEPNVME_SANITIZE", "")
+COUNTERS = ("--coverage", "-O0", "-g", "-fprofile-update=atomic", "-fprofile-abs-path")
+COVERAGE = os.environ.get("DEEPNVME_COVERAGE") == "1"
 # Objects made in different ways are in different directories, so that none replaces the others'.
-VARIANT = f"-{SANITIZE.replace(',', '-')}" if SANITIZE else ""
+VARIANT = "".join(f"-{way}" for way in (*SANITIZE.split(","), COVERAGE and "coverage") if way)
 OBJECTS = Path("build", f"objects-{sys.implementation.cache_tag}{VARIANT}")
 
 # What the extension exports: only its entry, so that another copy of liburing or libaio in the
-# process is never mixed up with ours. A static libaio has versioned symbols, whose versions must
-# exist wherever it is linked into a shared object.
-EXPORTS = """
-DEEPNVME { global: PyInit__deepnvme; local: *; };
-LIBAIO_0.1 { local: *; };
-LIBAIO_0.4 { local: *; };
+# process is never mixed up with ours; with counters also what writes them, for
+# tests/support/counted.py. A static libaio has versioned symbols, whose versions must exist
+# wherever it is linked into a shared object.
+EXPORTED = "PyInit__deepnvme; __gcov_dump;" if COVERAGE else "PyInit__deepnvme;"
+EXPORTS = f"""
+DEEPNVME {{ global: {EXPORTED} local: *; }};
+LIBAIO_0.1 {{ local: *; }};
+LIBAIO_0.4 {{ local: *; }};
 """
 EXPORTS_FILE = "exports.map"
 
@@ -305,11 +309,14 @@ def sources() -> list[str]:
     return [str(path) for path in sorted(found, key=lambda path: path.parts[1] != "python")]
 
 
-def sanitizer_flags() -> list[str]:
-    """For compiling and linking: a report ends the process, and has the lines of all callers."""
+def checking_flags() -> list[str]:
+    """For compiling and linking: what the extension finds out about itself as it runs."""
+    counters = list(COUNTERS) if COVERAGE else []
     if not SANITIZE:
-        return []
+        return counters
     return [
+        *counters,
+        # A report ends the process, and has the lines of all callers.
         *(f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"),
         # It looks at an object through a pipe, and calls the object wrong where no descriptor is
         # left, which is what some tests are about.
@@ -331,9 +338,12 @@ def extension():
         define_macros=[("_GLIBCXX_ASSERTIONS", "1")] if SANITIZE else [],
         extra_compile_args=[
             *(*optimise, "-Wall", "-Wextra", "-pthread", "-MMD"),
-            *sanitizer_flags(),
+            *checking_flags(),
         ],
-        extra_link_args=["-pthread", *sanitizer_flags()],
+        extra_link_args=[
+            *("-pthread", *checking_flags()),
+            *(["-Wl,--undefined=__gcov_dump"] if COVERAGE else []),
+        ],
     )
 
 

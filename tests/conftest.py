@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.counted import write_counters_at_any_exit
 from support.faulty_build import SANITIZED
 from support.faulty_watch import IN_CHILD
 from support.mounts import file_system_of
@@ -35,6 +36,8 @@ settings.register_profile(
 )
 settings.load_profile("deepnvme")
 
+
+write_counters_at_any_exit()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a shell, which has it, and so every child, ignore Ctrl-C.

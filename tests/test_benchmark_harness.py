@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aio.measure.harness import Contestant, Sample, compare, run_rounds
+from aio.measure import files
+from aio.measure.harness import (
+    BenchError,
+    Contestant,
+    Sample,
+    compare,
+    percentile,
+    run_rounds,
+    time_calls,
+)
 
 RATES = st.lists(st.floats(0.1, 100), min_size=1, max_size=9)
 
@@ -50,6 +61,8 @@ def test_figures_of_a_series(rates: list[float]) -> None:
     series = run_rounds([Contestant("one", iter(left).__next__)], len(left))["one"]
     assert series.median_rate() == pytest.approx(statistics.median(rates))
     assert series.median_cpu_per_gb() == pytest.approx(0.5)
+    assert series.median_cores() == pytest.approx(0.5 * statistics.median(rates))
+    assert series.median_latency("p50") is None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=9))
@@ -59,3 +72,53 @@ def test_ratio(pairs: list[tuple[float, float]]) -> None:
     assert ratio.of_medians == pytest.approx(statistics.median(ours) / statistics.median(others))
     assert ratio.median_of_rounds == pytest.approx(statistics.median(a / b for a, b in pairs))
     assert ratio.lower <= ratio.upper
+    assert (ratio.lower, ratio.upper) == tuple(sorted((ratio.of_medians, ratio.median_of_rounds)))
+
+
+def test_latencies_of_a_series_are_of_the_rounds_that_have_one() -> None:
+    left = [Sample(1.0, 1, 0.5, mode=mode, p99=p99) for mode, p99 in (("a", 3.0), ("b", None))]
+    series = run_rounds([Contestant("one", iter(left).__next__)], len(left))["one"]
+    assert (series.median_latency("p99"), series.median_latency("p50")) == (3.0, None)
+    assert series.mode == "b"
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0, 1))
+def test_a_percentile_has_its_share_below(values: list[float], fraction: float) -> None:
+    found = percentile(values, fraction)
+    assert found in values
+    assert sum(value < found for value in values) <= fraction * len(values)
+
+
+def test_single_calls_are_timed_in_turn() -> None:
+    calls: list[str] = []
+    timed = time_calls(
+        [(name, name * 2, lambda name=name: calls.append(name)) for name in "ab"], 2, 3
+    )
+    assert calls == list("aaabbbbbbaaa")
+    for name in "ab":
+        one = timed[name]
+        assert (one.name, one.mode, len(one.seconds)) == (name, name * 2, 6)
+        assert one.round_medians == [statistics.median(one.seconds[i : i + 3]) for i in (0, 3)]
+        assert one.median == statistics.median(one.seconds)
+
+
+@pytest.mark.parametrize("nbytes", [8192, 5000])
+def test_files_to_read_are_random_and_of_the_size_asked(disk: Path, nbytes: int) -> None:
+    paths = files.prepare_files(disk / "new", 3, nbytes)
+    assert [path.name for path in paths] == ["t.0", "t.1", "t.2"]
+    assert [path.stat().st_size for path in paths] == [nbytes] * 3
+    assert len({path.read_bytes() for path in paths}) == 3
+
+
+def test_a_file_that_could_not_be_prepared_whole(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: 1)
+    with pytest.raises(BenchError, match="short write"):
+        files.prepare_files(disk / "new", 1, 4096)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_cannot_be_opened_is_said_at_once(tmp_path: Path, direct: bool) -> None:
+    with pytest.raises(FileNotFoundError):
+        files._open(tmp_path / "none" / "file", os.O_WRONLY | os.O_CREAT, direct)

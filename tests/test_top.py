@@ -212,6 +212,150 @@ def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         endpoints.listen()
 
 
+@pytest.mark.parametrize("runtime", [None, "relative", "gone", "there"])
+def test_the_directory_of_the_session_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "relative").mkdir()
+    (tmp_path / "there").mkdir()
+    values = {None: "", "relative": "relative", "gone": f"{tmp_path}/gone"}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", values.get(runtime, f"{tmp_path}/there"))
+    preferred = [tmp_path / "there" / "deepnvme"] if runtime == "there" else []
+    assert endpoints.directories() == [*preferred, Path(f"/tmp/deepnvme-{os.geteuid()}")]
+
+
+def test_an_endpoint_that_is_served_is_not_taken(place: Path) -> None:
+    server, path = endpoints.listen()
+    with server, pytest.raises(OSError, match="another process has this number"):
+        endpoints.listen()
+    assert os.listdir(place) == [path.name]
+
+
+def test_a_socket_that_cannot_be_made(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    (place / f".{os.getpid()}").mkdir()  # where the socket would begin
+    with pytest.raises(OSError, match="directory"):
+        endpoints.listen()
+    assert os.listdir(place) == [f".{os.getpid()}"]
+
+
+def test_a_process_that_has_more_callers_than_the_kernel_keeps_is_alive(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    path = place / "1.sock"
+    (place / "no number.sock").touch()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(str(path))
+        server.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(str(path))
+        assert endpoints.living_endpoints() == {1: path}
+    assert endpoints.living_endpoints() == {}
+    assert os.listdir(place) == ["no number.sock"]
+
+
+def answer_with(server: socket.socket, answer: bytes, callers: int) -> threading.Thread:
+    """Whoever calls gets `answer`, which is not the whole of one."""
+
+    def serve() -> None:
+        for _ in range(callers):
+            with server.accept()[0] as caller:
+                caller.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_process_that_ends_while_it_answers(place: Path) -> None:
+    server, path = endpoints.listen()
+    with server:
+        thread = answer_with(server, b'{"pid": 1', 3)
+        with pytest.raises(ConnectionError, match="ended while it answered"):
+            endpoints.ask(path)
+        assert top._samples(os.getpid()) == {}  # which asks whether it lives, and then what it does
+        thread.join()
+
+
+class Conversation:
+    """A socket whose callers come from a list; then it fails."""
+
+    def __init__(self, *callers: Any) -> None:
+        self.callers = list(callers)
+
+    def accept(self) -> tuple[Any, str]:
+        if not self.callers:
+            raise OSError(24, "Too many open files")
+        return self.callers.pop(0), ""
+
+
+def test_what_goes_wrong_with_one_caller_is_not_the_end_of_answering(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    (_, gone), (_, unlucky), (last, third) = pairs
+    pairs[0][0].close()  # before it is answered
+    answers = iter(["for nobody", ZeroDivisionError("in the sample"), "for the third"])
+
+    def sample_or_fail() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(stats_server, "sample", sample_or_fail)
+    serving = Conversation(gone, unlucky, third)
+    thread = threading.Thread(target=stats_server._serve, args=(serving,))  # blocks its signals
+    thread.start()
+    thread.join()
+    with last, pairs[1][0]:
+        assert last.recv(100) == b'"for the third"\n'
+        assert pairs[1][0].recv(100) == b""
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "deepnvme top was not answered",
+        "deepnvme top is not answered any more",
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_reports_go_on_until_nobody_is_left(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+) -> None:
+    own = stats_server.sample()
+    shown = [{1: dict(own, pid=1)}, {1: dict(own, pid=1, devices={})}, {}]
+    monkeypatch.setattr(top, "_samples", lambda pid: shown.pop(0))
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    assert top.print_top(None, False, False, 0.0) == 0
+    assert shown == []
+    assert "process 1:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "words"),
+    [(KeyboardInterrupt(), 0, ""), (PermissionError(13, "no [entry]"), 1, "no [entry]")],
+)
+def test_how_it_ends(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    status: int,
+    words: str,
+) -> None:
+    def fail(pid: int | None) -> Any:
+        raise failure
+
+    monkeypatch.setattr(top, "_samples", fail)
+    assert top.print_top(None, True, False, 0.0) == status
+    assert words in capsys.readouterr().err
+
+
 def test_settings(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,17 +11,22 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import aio
 from aio.measure import fio
 from aio.options import HandleOptions
 from aio.profiles import ProfileError, find_profile, load_profile
-from aio.tune import against_fio
-from aio.tune.__main__ import main
+from aio.tune import against_fio, arguments
+from aio.tune.__main__ import _tell, main
+from aio.tune.logs import write_logs
+from aio.tune.session import Deadline, Session
 from support.child import HANG_S, TESTS
+from support.tuning import FakeDrive
 
 SMALL = ("--io_size", "4M", "--time", str(HANG_S))
 SWEEP = {"block_size": ["256K", "1M"], "queue_depth": [8], "sequential_requests": [False, True]}
@@ -200,11 +205,13 @@ def test_a_profile_elsewhere(tmpfs: Path, sweep: str, tmp_path: Path) -> None:
         (("--loops", "0"), "at least 1"),
         (("--time", "0"), "seconds"),
         (("--time", "nan"), "seconds"),
+        (("--time", "soon"), "seconds"),
         (("--report", "/no/such/place/x.html"), "--report"),
         (("--report", "-"), "--report"),
         (("--json", "/no/such/place/x.json"), "--json"),
         (("--log_dir", "/proc/no"), "--log_dir"),
         (("--profile", "/proc/no/x"), "/proc/no"),
+        (("--profile", "/"), "is a folder"),
         (("--profile", "x", "--no_profile"), "not allowed with"),
         (("--sweep_config", "/dev/null"), "no sweep file"),
     ],
@@ -223,6 +230,61 @@ def test_what_cannot_be_done_is_one_line(
     assert words in err
     assert err.count("\n") == 1
     assert os.listdir(tmpfs) == []
+
+
+def test_an_engine_that_is_not_known(
+    tmpfs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPNVME_BACKEND", "spdk")
+    assert tune("--nvme_dir", tmpfs) == 2
+    assert "spdk" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tmpfs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may
+    assert tune("--nvme_dir", tmpfs, "--profile", tmp_path / "x") == 2
+    assert f"{tmp_path} cannot be written to" in capsys.readouterr().err
+
+
+def test_directories_share_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "get_accelerator", lambda: SimpleNamespace(name="cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    given = SimpleNamespace(gds=False, gpu=True)
+    found = arguments._devices(given, 3)
+    assert found == tuple(torch.device("cuda", index) for index in (0, 1, 0))
+
+
+def test_notes_reach_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    slow = FakeDrive(lambda direction, options: 1e8)
+    candidates = [HandleOptions(queue_depth=depth) for depth in (8, 32, 64, 128, 256)]
+    found = Session(slow, ("read",), candidates, (), Deadline(20.0, slow.clock)).run()
+    assert found.notes
+    settings: Any = SimpleNamespace(json=None, profile=None, directories=["/mnt/[x]"])
+    _tell(settings, found, {"described": "what moved", "fio": {}})
+    out = capsys.readouterr().out
+    for words in (*found.notes, "/mnt/[x]", "what moved"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "name"), [(1 << 20, "bs1M"), (256 << 10, "bs256K"), (1000, "bs1000")]
+)
+def test_names_of_logs(nbytes: int, name: str, tmp_path: Path) -> None:
+    drive = FakeDrive(lambda direction, options: 1e9)
+    candidates = [HandleOptions(block_size=nbytes, backend=backend) for backend in ("posix", "x")]
+    found = Session(drive, ("read",), candidates, (), Deadline(60.0, drive.clock)).run()
+    write_logs(tmp_path, found, 1)
+    names = [path.name for path in (tmp_path / "_aio_bench_read_logs").iterdir()]
+    assert [part for part in names if f"_{name}_" in part] != []
+    assert len(names) == len(set(names))
 
 
 def test_a_gpu_that_is_not_there(tmpfs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,14 @@ def test_a_slow_drive_gets_fewer_candidates_and_says_so() -> None:
     assert any(note.startswith("each run moves 32 MiB") for note in found.notes)
 
 
+def test_a_drive_that_is_ready_just_once_in_each_direction() -> None:
+    drive = FakeDrive(lambda direction, options: 4e8)  # a second for each run
+    found = tune(drive, seconds=1.5)
+    assert [run[0] for run in drive.runs[:2]] == ["read", "write"]
+    assert all(when >= 2.0 for _, _, when, _ in drive.runs[2:])
+    assert set(found.best) == {"read", "write"}
+
+
 def test_what_the_work_raises_comes_through() -> None:
     def fails(direction: str, options: HandleOptions) -> float:
         raise BenchError("half of the bytes")

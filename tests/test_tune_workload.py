@@ -9,21 +9,26 @@ import errno
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import aio
 from aio.drives import mount_of
-from aio.measure import room
+from aio.measure import fio, room
 from aio.measure.harness import BenchError
 from aio.options import HandleOptions
 from aio.tune import workload
+from aio.tune.against_fio import compare
+from aio.tune.session import Deadline
 from aio.tune.workload import DIRECTIONS, PERCENTILES, check_room, prepared
 from pinned_manager import PinError, pinned_memory_stats
 from support.fake_device import FakeDevice, FakeTensor
 from support.files import cached_pages, contents
 from support.mounts import small_tmpfs
+from support.tuning import Clock
 
 pytest_plugins = ["support.device_fixtures"]
 
@@ -88,6 +93,41 @@ def test_memory_of_a_device(directory: Path, device: FakeDevice) -> None:
         work._buffers = [Sliceable(b"\7" * MIB)]
         assert work.run("write", OPTIONS).nbytes == MIB
         assert contents(path) == b"\7" * MIB
+
+
+def test_memory_that_torch_makes_on_a_device(directory: Path) -> None:
+    devices = (torch.device("cpu"),)  # any that torch has: each directory's buffer is made there
+    with prepared([str(directory)], MIB, devices, 1, 60.0) as work:
+        assert "memory of cpu" in work.describe()
+        assert work.run("read", OPTIONS).nbytes == MIB
+        assert work._buffers[0].numpy().tobytes() == contents(Path(work.paths()[0]))
+
+
+def test_files_become_as_large_as_there_is_time_to_write(
+    tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(workload, "prepare_file", lambda path, nbytes: sizes.append(nbytes))
+    with (tmpfs / "file").open("wb") as file:
+        assert workload._prepare([file], 40 * MIB, 1e9) == 40 * MIB
+        assert workload._prepare([file], 40 * MIB, 0.0) == 32 * MIB
+    assert sizes == [32 * MIB, 40 * MIB, 32 * MIB]
+
+
+def test_no_time_for_fio(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fio, "version", lambda: "fio-3")
+    monkeypatch.setattr(fio, "Runner", lambda jobs, engine: SimpleNamespace(warm_up=lambda: None))
+    findings: Any = SimpleNamespace(
+        best={"read": OPTIONS}, bytes_per_second=lambda direction, options: 1e9
+    )
+    clock = Clock()
+    deadline = Deadline(1.0, clock)
+    clock.now = 2.0
+    with one_file(directory) as work:
+        assert compare(work, findings, deadline) == (
+            {},
+            "there was no time left for fio: see --time",
+        )
 
 
 def test_smaller_runs(directory: Path) -> None:

@@ -174,7 +174,9 @@ class ManyProcesses:
         return BenchError(f"process {rank} ended before it was done ({how})")
 
 
-def _child(pipe: Connection, barrier: Any, options: Options, rank: int, folder: Path) -> None:
+def _child(  # pragma: no cover - it ends by SIGKILL, and its counts with it
+    pipe: Connection, barrier: Any, options: Options, rank: int, folder: Path
+) -> None:
     """A process of the team: answers with a Part for each number, or once with a failure."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -188,7 +190,7 @@ def _child(pipe: Connection, barrier: Any, options: Options, rank: int, folder: 
         pipe.send(one_line(error))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent() -> None:  # pragma: no cover - as _child
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -8,11 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "io/trace_format.h"
 #include "sys/clock.h"
+#include "sys/process.h"
 #include "sys/syscalls.h"
 #include "sys/thread.h"
 
@@ -47,12 +47,8 @@ struct Trace::Registry {
     std::vector<Trace*> traces;
 
     Registry() {
-        const int error =
-            ::pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
-                             [] { instance().restart_in_child(); });
-        if (error != 0) {
-            throw std::system_error(error, std::generic_category(), "pthread_atfork");
-        }
+        sys::at_fork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
+                     [] { instance().restart_in_child(); });
     }
 
     static Registry& instance() {

@@ -1,14 +1,12 @@
 #include "pin/deepspeed_pin_tensor.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <new>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "pin/page_alloc.h"
+#include "sys/process.h"
 #include "sys/syscalls.h"
 
 namespace deepnvme::pin {
@@ -71,7 +69,7 @@ deepspeed_pin_tensor_t& deepspeed_pin_tensor_t::instance() {
 
 deepspeed_pin_tensor_t::deepspeed_pin_tensor_t() : cache_limit_(default_cache_limit) {
     // A lock that another thread holds at fork would stay held in the child for ever.
-    const int error = ::pthread_atfork(
+    sys::at_fork(
         [] {
             instance().listeners_mutex_.lock();
             instance().mutex_.lock();
@@ -81,9 +79,6 @@ deepspeed_pin_tensor_t::deepspeed_pin_tensor_t() : cache_limit_(default_cache_li
             instance().listeners_mutex_.unlock();
         },
         [] { instance().restart_in_child(); });
-    if (error != 0) {
-        throw std::system_error(error, std::generic_category(), "pthread_atfork");
-    }
 }
 
 std::shared_ptr<Region> deepspeed_pin_tensor_t::allocate(size_t nbytes, std::string_view tag) {

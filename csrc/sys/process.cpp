@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <string>
+#include <system_error>
+
+#include "sys/syscalls.h"
 
 namespace deepnvme::sys {
 namespace {
@@ -16,6 +19,16 @@ std::atomic<uint64_t> generation{0};
     pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
+
+void at_fork(ForkHandler prepare, ForkHandler parent, ForkHandler child) {
+    int error = injected_fault("pthread_atfork");
+    if (error == 0) {
+        error = ::pthread_atfork(prepare, parent, child);
+    }
+    if (error != 0) {
+        throw std::system_error(error, std::generic_category(), "pthread_atfork");
+    }
+}
 
 OwnerProcess::OwnerProcess() : pid_(::getpid()), generation_(generation) {}
 

@@ -1,4 +1,4 @@
-// Whose an object is: a forked child has the memory of its parent's objects, but not their threads.
+// Forks. Whose an object is: a child has the memory of its parent's objects, but not their threads.
 #pragma once
 
 #include <sys/types.h>
@@ -7,6 +7,11 @@
 #include <stdexcept>
 
 namespace deepnvme::sys {
+
+using ForkHandler = void (*)();
+
+// pthread_atfork(3), for good. Throws std::system_error when there is no memory for it.
+void at_fork(ForkHandler prepare, ForkHandler parent, ForkHandler child);
 
 class WrongProcess : public std::runtime_error {
 public:

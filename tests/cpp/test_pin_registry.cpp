@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "check.h"
@@ -224,6 +225,9 @@ int refuse_any(const char* call) { return std::string_view(call) == "mlock" ? EN
 int refuse_first_three(const char* call) {
     return std::string_view(call) == "mlock" && refused++ < 3 ? ENOMEM : 0;
 }
+int refuse_handlers(const char* call) {
+    return std::string_view(call) == "pthread_atfork" ? ENOMEM : 0;
+}
 int refuse_unlock(const char* call) { return std::string_view(call) == "munlock" ? ENOMEM : 0; }
 
 void a_refused_lock_empties_the_pool_then_fails() {
@@ -252,9 +256,17 @@ void a_refused_lock_empties_the_pool_then_fails() {
     CHECK(checked_stats().cached == 256 * KiB - page);
 }
 
+// Called first: there is no registry without its fork handlers, and there is one at the next try.
+void no_registry_without_fork_handlers() {
+    sys::set_fault_hook(refuse_handlers);
+    CHECK_THROWS(std::system_error, error, registry()) { CHECK(error.code().value() == ENOMEM); }
+    start_empty();
+}
+
 }  // namespace
 
 int main() {
+    no_registry_without_fork_handlers();
     lookup_is_by_the_whole_span();
     freed_mappings_are_reused_by_size();
     the_oldest_goes_when_over_the_limit();

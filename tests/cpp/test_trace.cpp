@@ -284,6 +284,23 @@ void handles_share_a_file_one_after_the_other() {
 int no_threads(const char* call) { return std::string_view(call) == "clone" ? EAGAIN : 0; }
 
 // What was finished before stays so.
+int no_fork_handlers(const char* call) {
+    return std::string_view(call) == "pthread_atfork" ? ENOMEM : 0;
+}
+
+void the_first_can_fail_before_anything_is_opened() {
+    const ScratchFile scratch;
+    ::unlink(scratch.path().c_str());
+    sys::set_fault_hook(no_fork_handlers);
+    CHECK_THROWS(std::system_error, error, io::Trace::open(scratch.path())) {
+        CHECK(error.code().value() == ENOMEM);
+    }
+    sys::set_fault_hook(nullptr);
+    CHECK(::access(scratch.path().c_str(), F_OK) != 0);
+    io::Trace::open(scratch.path()).close();
+    CHECK(::access(scratch.path().c_str(), F_OK) == 0);
+}
+
 void no_thread_for_the_writer() {
     const ScratchFile scratch;
     io::Trace& trace = io::Trace::open(scratch.path());
@@ -383,6 +400,7 @@ void handles_in_threads() {
 }  // namespace
 
 int main() {
+    the_first_can_fail_before_anything_is_opened();
     text_is_json();
     a_ring_keeps_order_and_counts_what_it_drops();
     the_file_is_whole_at_any_failure();
