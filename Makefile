@@ -40,8 +40,9 @@ setup: $(BUILT) $(if $(filter no,$(DEEPSPEED)),,$(VENV)/.deepspeed) ## system he
 demo: $(BUILT) ## train with the optimizer's moments on disk, and check them bit for bit
 	@$(BIN)/python examples/train_with_nvme_states.py $(ARGS)
 
+# Three workers on two cores: tests wait for drives and for children.
 test: setup ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
 	@$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 
 test-asan: setup ## the suite on the extension built under AddressSanitizer and UBSan

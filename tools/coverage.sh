@@ -37,7 +37,7 @@ python_tests() {
     (cd "$built/lib" && "$python" -m coverage run --rcfile="$root/pyproject.toml" -m pytest --rootdir="$root" \
         -c "$root/pyproject.toml" -p no:cacheprovider "$@" "$root/tests") || [ $? -eq 5 ]
 }
-python_tests -n 2 --dist loadfile -m "not alone and not build and not cpp" "$@" || result=1
+python_tests -n 3 --dist loadfile -m "not alone and not build and not cpp" "$@" || result=1
 python_tests -m alone "$@" || result=1
 
 "$python" -m coverage combine --quiet

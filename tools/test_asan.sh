@@ -48,7 +48,7 @@ done
 result=0
 cd "$built"
 LD_PRELOAD=$preload "$python" -m pytest --rootdir="$root" -c "$root/pyproject.toml" -p no:cacheprovider \
-    -n 2 --dist loadfile -m "not alone and not build and not cpp" "${left_out[@]}" "$@" "$root/tests" || result=$?
+    -n 3 --dist loadfile -m "not alone and not build and not cpp" "${left_out[@]}" "$@" "$root/tests" || result=$?
 
 shopt -s nullglob
 found=("$reports"/*)

@@ -85,7 +85,9 @@ void no_memory_for_a_worker() {
         largest_allocation = 4096;  // in the worker's thread, which ends
         return engine;
     };
-    CHECK_THROWS(std::bad_alloc, error, io::IoHandle({.queue_depth = 4096}, {"posix", make})) {}
+    io::HandleOptions options;
+    options.queue_depth = 4096;
+    CHECK_THROWS(std::bad_alloc, error, io::IoHandle(options, {"posix", make})) {}
 }
 
 void no_memory_to_validate_with() {
