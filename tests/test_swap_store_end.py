@@ -43,6 +43,19 @@ def test_close(tmp_path: Path) -> None:
     assert "closed" in repr(store)
 
 
+def test_closed_while_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SwapStore(tmp_path)
+    look = os.statvfs
+
+    def late(path: Any) -> os.statvfs_result:
+        store.close()
+        return look(path)
+
+    monkeypatch.setattr(os, "statvfs", late)
+    with pytest.raises(RuntimeError, match="closed"):
+        store.stats()
+
+
 def test_nothing_is_held(tmp_path: Path) -> None:
     def use() -> None:
         with SwapStore([tmp_path / "a", tmp_path / "b"], checksum=None) as store:

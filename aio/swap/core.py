@@ -147,7 +147,12 @@ class StoreCore:
             prefetched = self._records.prefetched_bytes()
             counts = self._counts.as_dict()
             in_flight = len(self._records.operations)
-        directories = directory_stats(self._directories)
+        try:
+            directories = directory_stats(self._directories)
+        except FileNotFoundError:
+            with self._records.lock:
+                self._require_open()  # closed meanwhile: that is what is said
+            raise
         return {
             "names": names,
             "stored": stored,
