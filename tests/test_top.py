@@ -286,6 +286,13 @@ class Conversation:
 
     def __init__(self, *callers: Any) -> None:
         self.callers = list(callers)
+        self.closed = False
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
 
     def accept(self) -> tuple[Any, str]:
         if not self.callers:
@@ -297,6 +304,8 @@ def test_what_goes_wrong_with_one_caller_is_not_the_end_of_answering(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = [socket.socketpair() for _ in range(3)]
+    for ours, _ in pairs:
+        ours.settimeout(HANG_S)
     (_, gone), (_, unlucky), (last, third) = pairs
     pairs[0][0].close()  # before it is answered
     answers = iter(["for nobody", ZeroDivisionError("in the sample"), "for the third"])
@@ -312,6 +321,7 @@ def test_what_goes_wrong_with_one_caller_is_not_the_end_of_answering(
     thread = threading.Thread(target=stats_server._serve, args=(serving,))  # blocks its signals
     thread.start()
     thread.join()
+    assert serving.closed
     with last, pairs[1][0]:
         assert last.recv(100) == b'"for the third"\n'
         assert pairs[1][0].recv(100) == b""
