@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import aio
-from aio.measure import fio
+from aio.measure import command, fio
 from aio.options import HandleOptions
 from aio.profiles import ProfileError, find_profile, load_profile
 from aio.tune import against_fio, arguments
@@ -252,7 +252,7 @@ def test_a_folder_that_cannot_be_written_to(
 
 
 def test_directories_share_the_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "get_accelerator", lambda: SimpleNamespace(name="cuda"))
+    monkeypatch.setattr(command, "get_accelerator", lambda: SimpleNamespace(name="cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     given = SimpleNamespace(gds=False, gpu=True)
     found = arguments._devices(given, 3)
