@@ -7,7 +7,8 @@
 #      working directory, which `python -c` looks at before that. Processes that a test kills count for nothing.
 #   3. One table, and pages that show each line: build/coverage/python and build/coverage/cpp.
 #
-# The result is that of the tests. Some, such as those that count system calls, may fail only here.
+# The result is that of the tests, without two: counters are a second symbol that the extension offers, and a thread that
+# looks again and again, with every line counted, does not let strace's delays end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -33,9 +34,11 @@ cpp_tests run || result=1
 
 export PYTHONPATH="$built/lib:$root${PYTHONPATH:+:$PYTHONPATH}"
 export COVERAGE_FILE=$built/data/coverage
+left_out=(--deselect tests/test_import_without_libaio.py::test_nothing_but_its_entry_is_offered
+    --deselect tests/test_keyboard_interrupt.py::test_every_blocking_call)
 python_tests() {
     (cd "$built/lib" && "$python" -m coverage run --rcfile="$root/pyproject.toml" -m pytest --rootdir="$root" \
-        -c "$root/pyproject.toml" -p no:cacheprovider "$@" "$root/tests") || [ $? -eq 5 ]
+        -c "$root/pyproject.toml" -p no:cacheprovider "${left_out[@]}" "$@" "$root/tests") || [ $? -eq 5 ]
 }
 python_tests -n 3 --dist loadfile -m "not alone and not build and not cpp" "$@" || result=1
 python_tests -m alone "$@" || result=1

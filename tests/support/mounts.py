@@ -74,10 +74,9 @@ def ramfs(point: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def ext4_image(point: Path, nbytes: int, sector_size: int = 512) -> Iterator[Path]:
-    """An ext4 of `nbytes` on a loop device whose sectors have `sector_size` bytes (FX3, FX4)."""
+def loop_device(image: Path, nbytes: int, sector_size: int = 512) -> Iterator[Path]:
+    """A block device of `nbytes`, zeros, kept in the new file `image`."""
     _need_root()
-    image = point.with_suffix(".img")
     with open(image, "wb") as file:
         file.truncate(nbytes)
     with ExitStack() as undo:
@@ -85,7 +84,15 @@ def ext4_image(point: Path, nbytes: int, sector_size: int = 512) -> Iterator[Pat
         loop = _run_or_skip(
             "losetup", "--show", "-f", "--sector-size", str(sector_size), str(image)
         )
-        # The loop device detaches by itself once the lazy unmount is through.
+        # Still mounted or open, it detaches by itself once that is over.
         undo.callback(subprocess.run, ["losetup", "-d", loop], timeout=60, check=False)
-        _run_or_skip("mkfs.ext4", "-q", "-b", "4096", loop)
-        yield undo.enter_context(mounted(point, "-t", "ext4", loop))
+        yield Path(loop)
+
+
+@contextmanager
+def ext4_image(point: Path, nbytes: int, sector_size: int = 512) -> Iterator[Path]:
+    """An ext4 of `nbytes` on a loop device whose sectors have `sector_size` bytes (FX3, FX4)."""
+    with loop_device(point.with_suffix(".img"), nbytes, sector_size) as loop:
+        _run_or_skip("mkfs.ext4", "-q", "-b", "4096", str(loop))
+        with mounted(point, "-t", "ext4", str(loop)) as path:
+            yield path
