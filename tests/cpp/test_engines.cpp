@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "check.h"
 #include "io/engine.h"
