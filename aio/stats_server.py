@@ -119,13 +119,14 @@ def _serve(server: socket.socket) -> None:
 
 
 def _answer(client: socket.socket) -> None:
-    client.settimeout(_SEND_S)
     try:
-        client.sendall(json.dumps(sample()).encode() + b"\n")
-    except OSError:
-        return  # the client has gone
+        answer = json.dumps(sample()).encode() + b"\n"
     except Exception:
         _logger.exception("deepnvme top was not answered")
+        return
+    client.settimeout(_SEND_S)
+    with suppress(OSError):  # the client has gone
+        client.sendall(answer)
 
 
 @atexit.register

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,18 +39,25 @@ def run_child(
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run `script` with `python`, its sys.argv[1:] being `arguments`; a hang is a
-    TimeoutExpired.
+    TimeoutExpired, and the end of whatever it has started.
     """
     search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     inherited = {**os.environ, "PYTHONPATH": search, "PYTHONFAULTHANDLER": "1"}
-    return subprocess.run(
+    with subprocess.Popen(
         [*wrapper, python, *options, "-c", script, *map(str, arguments)],
         env={**inherited, **(environment or {})},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
-    )
+        start_new_session=True,
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=timeout)
+        except BaseException:
+            # A killed strace would leave what it traces running.
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
 def child_answer(script: str, *arguments: object, **how: Any) -> Any:
