@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 import aio
 from support.buffers import locked
 from support.child import child_answer
 from support.forks import expect_child_ok, fork_and
-from support.sanitizers import examples
 from support.threads import meanwhile
 
+# Seen with GCC 12 where the child was at its first allocation, in one run of eight on a busy machine.
+pytestmark = pytest.mark.not_sanitized(
+    "a lock of AddressSanitizer's allocator may be held at a fork, and then for ever in the child; "
+    "tests/cpp/test_pin_threads.cpp forks there too"
+)
+
 FORKS = 20
-MANY_FORKS = examples(300)
+MANY_FORKS = 300
 
 
 def test_each_child_pins() -> None:
