@@ -1,6 +1,6 @@
 """Draws what `block_sizes` has measured: throughput over block size, beside the best fio.
 
-python -m benchmarks --dir DIR --only block_sizes --json blocks.json
+python -m benchmarks --dir DIR --only block_sizes --size 256M --json blocks.json
 python -m benchmarks.curves blocks.json throughput.svg
 """
 

@@ -10,7 +10,7 @@ from support.child import child_answer
 from support.forks import expect_child_ok, fork_and
 from support.threads import meanwhile
 
-# Seen with GCC 12 where the child was at its first allocation, in one run of eight on a busy machine.
+# Seen with GCC 12 at the child's first allocation, in one run of eight on a busy machine.
 pytestmark = pytest.mark.not_sanitized(
     "a lock of AddressSanitizer's allocator may be held at a fork, and then for ever in the child; "
     "tests/cpp/test_pin_threads.cpp forks there too"
