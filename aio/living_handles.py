@@ -44,7 +44,7 @@ def quietly(handle: aio_handle, call: Callable[[], object]) -> None:
             "%r: %d operations failed unnoticed; first: %s", handle, len(error.failures), error
         )
     except Exception as error:  # of a device: other handles are still to be waited for
-        _logger.error("%r: an operation failed unnoticed: %s", handle, error)
+        _logger.error("%r: an operation failed unnoticed: %s", handle, error, exc_info=error)
 
 
 @atexit.register
