@@ -90,6 +90,7 @@ def test_a_view_of_the_user_is_told(
     assert bool((weight == 2).all())
 
 
+@pytest.mark.not_sanitized("memory that is freed stays resident for a while")
 @pytest.mark.parametrize("place", PLACES)
 def test_the_peak_of_a_move(disk: Path, place: str) -> None:
     """At most one storage is there twice; to a file not even that, but for the handle's blocks."""
