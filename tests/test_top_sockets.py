@@ -95,7 +95,8 @@ def answer_with(server: socket.socket, answer: bytes, callers: int) -> threading
 
     def serve() -> None:
         for _ in range(callers):
-            with server.accept()[0] as caller:
+            # One who only asked whether anybody listens has left, perhaps before the answer.
+            with server.accept()[0] as caller, contextlib.suppress(BrokenPipeError):
                 caller.sendall(answer)
 
     thread = threading.Thread(target=serve)
