@@ -126,7 +126,7 @@ def test_writes_that_fail(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = training(3, 5000)
     tensors = tensors_of(optimizer)
     before = picture(tensors)
-    monkeypatch.setattr(nvme, "_new_handle", Failing)
+    monkeypatch.setattr(nvme, "_new_handle", lambda directories: Failing())
     with counters():
         for failure in failures():
             Failing.failures = [failure]
@@ -148,7 +148,7 @@ def test_reads_that_fail_can_be_repeated(
     before = picture(tensors)
     offload_states(optimizer, device="nvme", nvme_path=disk)
     away = picture(tensors)
-    monkeypatch.setattr(nvme, "_new_handle", Failing)
+    monkeypatch.setattr(nvme, "_new_handle", lambda directories: Failing())
     read = offload_states if to_host else reload_states
     for failure in failures():
         Failing.failures = [failure]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import weakref
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aio.handle import aio_handle
-from aio.profiles import automatic_profile
+from aio.profiled_handle import handle_for
 from aio.swap.checksum import Checksums
 from aio.swap.core import StoreCore
 from aio.swap.directories import Directories, check_bandwidths, measure
@@ -20,8 +19,6 @@ from aio.swap.ownership import Namespace, check_name, reclaim_leftovers
 from aio.swap.segments import SegmentFiles, alignment_of
 from aio.swap.store_future import StoreFuture
 from aio.swap.store_stats import StoreStats
-
-_logger = logging.getLogger("aio")
 
 Directory = str | os.PathLike[str]
 
@@ -78,7 +75,7 @@ class SwapStore:
             alignment = max(map(alignment_of, owned))
             segments = [SegmentFiles(space, segment_bytes, alignment) for space in owned]
             if handle is None:
-                handle = own_handle = _handle_for(places)
+                handle = own_handle = handle_for(places)
             if weights is None:
                 weights = measure(handle, segments) if len(segments) > 1 else [1.0]
             self._core = StoreCore(
@@ -190,18 +187,6 @@ class SwapStore:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self)} names"
         return f"<SwapStore {state} in {', '.join(self._core.directories)}>"
-
-
-def _handle_for(places: Sequence[Path]) -> aio_handle:
-    """A handle with the profile of the directories; a bad profile costs speed, not the program."""
-    profile = automatic_profile(places)
-    try:
-        return aio_handle(profile=profile)
-    except ValueError as error:
-        if profile is None:
-            raise
-        _logger.warning("defaults are used instead of a profile: %s", error)
-        return aio_handle()
 
 
 def _places(directories: Any) -> list[Path]:

@@ -33,10 +33,10 @@ class _Handle(Protocol):
     def pread_many(self, items: list[Any]) -> int: ...
 
 
-def _new_handle() -> AbstractContextManager[_Handle]:
-    from aio import aio_handle
+def _new_handle(directories: Sequence[Path]) -> AbstractContextManager[_Handle]:
+    from aio.profiled_handle import handle_for
 
-    return aio_handle()
+    return handle_for(directories)
 
 
 def move_to_file(storages: Sequence[MovedStorage], directory: Path, leftovers: Leftovers) -> None:
@@ -59,7 +59,7 @@ def move_to_file(storages: Sequence[MovedStorage], directory: Path, leftovers: L
     offsets, nbytes = _offsets([storage for storage, _ in sources])
     file = SwapFile(directory)
     try:
-        with _new_handle() as handle:
+        with _new_handle([directory]) as handle:
             handle.pwrite_many(
                 [
                     (octets(memory), file.descriptor, offset)
@@ -90,7 +90,7 @@ def move_from_file(
         return
     targets = [allocate(storage) for storage, _ in places]
     try:
-        with _new_handle() as handle:
+        with _new_handle(sorted({place.file.path.parent for _, place in places})) as handle:
             handle.pread_many(
                 [
                     (target, place.file.descriptor, place.offset)
