@@ -12,6 +12,10 @@ import aio
 from aio.swap import SwapStore
 
 
+class Derived(torch.Tensor):
+    """What it holds is not known to be in its memory."""
+
+
 @pytest.fixture
 def store(tmp_path: Path, make_handle: Any) -> Any:
     with SwapStore(tmp_path, make_handle()) as made:
@@ -58,6 +62,7 @@ def test_out_that_does_not_match(
         ([torch.ones(3, device="meta")], "meta"),
         ([torch.ones(3).to_sparse()], "sparse"),
         ({"x": None}, r"tensors\['x'\]"),
+        ([torch.ones(3).as_subclass(Derived)], r"tensors\[0\] is a Derived.*to_local"),
     ],
 )
 def test_what_cannot_be_put(store: SwapStore, tensors: Any, words: str) -> None:
@@ -86,6 +91,17 @@ def test_constructor(tmp_path: Path) -> None:
             SwapStore(tmp_path, name=name)
     with pytest.raises(ValueError, match="segment_bytes"):
         SwapStore(tmp_path, segment_bytes=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_that_no_handle_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where there is no profile to blame, it is the caller's error."""
+    monkeypatch.setenv("DEEPNVME_BACKEND", "floppy")
+    with pytest.raises(ValueError, match="floppy"):
+        SwapStore(tmp_path)
+    assert caplog.records == []
     assert list(tmp_path.iterdir()) == []
 
 

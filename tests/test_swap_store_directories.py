@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from aio.swap import SwapStore
 from aio.swap.directories import split_row
 from support.buffers import pattern, raw, tensor_of
+from support.mounts import small_tmpfs
+from support.pinning import no_more_pins
 
 ALIGNMENT = 4096
 MIB = 1 << 20
@@ -68,6 +71,36 @@ def test_measured_bandwidths(tmp_path: Path, make_handle: Any) -> None:
         stats = store.stats()
         assert all(directory["weight"] > 0 for directory in stats["directories"])
         assert stats["allocated"] == 0  # what the probe used is free again
+
+
+def test_bandwidths_are_measured_without_memory_that_can_be_locked(
+    tmp_path: Path, make_handle: Any
+) -> None:
+    handle = make_handle()
+    with no_more_pins(), SwapStore([tmp_path / "a", tmp_path / "b"], handle) as store:
+        weights = [directory["weight"] for directory in store.stats()["directories"]]
+        assert weights != [1.0, 1.0]  # as where they cannot be measured
+    assert sum(handle.stats()["bytes"]["read"].values()) == 2 * 16 * MIB
+
+
+def test_a_drive_without_room_to_measure(
+    tmp_path: Path, make_handle: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All directories count alike; what was measured before is no bandwidth beside it."""
+    caplog.set_level(logging.INFO, "aio.swap")
+    with small_tmpfs(tmp_path / "small", 8 * MIB) as small:
+        with SwapStore([tmp_path / "a", small], make_handle()) as store:
+            weights = [directory["weight"] for directory in store.stats()["directories"]]
+            assert weights == [1.0, 1.0]
+            assert shares(store) == [0, 0]
+            data = pattern(8 * MIB)
+            store.put("g", [tensor_of(data)]).result()
+            assert shares(store) == [4 * MIB, 4 * MIB]
+            assert raw(store.get("g").result()[0]) == data
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 1
+        assert said[0].startswith(str(small))
+        assert said[0].endswith("has no room to be measured; all directories count alike")
 
 
 @pytest.mark.parametrize(

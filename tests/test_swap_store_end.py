@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import aio
-from aio.swap import SwapStore
+from aio.swap import SwapStore, core
 from support.child import run_child
 from support.counters import counters, until
 from support.forks import expect_child_ok, fork_and
@@ -90,7 +91,7 @@ def test_dropping_it(tmp_path: Path, cycle: bool, busy: bool) -> None:
 SCRIPT = """
 import sys, threading
 import torch
-from aio.swap import SwapStore
+from aio.swap import SwapStore, core
 group = [torch.ones(1_000_000), torch.ones(3)]
 store = SwapStore(sys.argv[1], checksum=sys.argv[2] or None)
 for index in range(20):
@@ -174,6 +175,105 @@ def test_closing_in_many_threads(tmp_path: Path, make_handle: Any) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def obstructed(store: SwapStore, directory: int = 0) -> Path:
+    """A namespace of the store in which something cannot be unlinked, as if a drive had failed."""
+    path = Path(store.stats()["directories"][directory]["path"])
+    (path / "segment-999999").mkdir()
+    return path
+
+
+def test_a_directory_that_cannot_be_deleted(tmp_path: Path) -> None:
+    """It is told; the other one is deleted, and nothing else is held."""
+    with counters():
+        store = SwapStore([tmp_path / "a", tmp_path / "b"], bandwidths=[1, 1])
+        store.put("x", GROUP).result()
+        left = obstructed(store)
+        with pytest.raises(IsADirectoryError) as caught:
+            store.close()
+        assert caught.value.filename == str(left / "segment-999999")
+        assert list((tmp_path / "a").iterdir()) == [left]
+        assert list((tmp_path / "b").iterdir()) == []
+        store.close()
+        assert store.closed
+    (left / "segment-999999").rmdir()
+    with SwapStore(tmp_path / "a"):  # its lock is free
+        assert not left.exists()
+
+
+def test_dropping_one_that_cannot_be_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SwapStore(tmp_path)
+    store.put("x", GROUP).result()
+    left = obstructed(store)
+    del store
+    gc.collect()
+    # Perhaps in the thread of the last operation, which was about to let go.
+    until(lambda: "dropped" in caplog.text, "it is told")
+    assert f"files of a store that was dropped are left: [Errno 21] Is a directory: '{left}" in (
+        caplog.text
+    )
+
+
+def test_interpreter_exit_with_one_that_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is called then tells it, and goes on with the others."""
+    stores = [SwapStore(tmp_path, name=name) for name in ("first", "second")]
+    left = obstructed(stores[0])
+    monkeypatch.setattr(core, "_open_cores", [store._core for store in stores])
+    core._close_all()
+    assert list(tmp_path.iterdir()) == [left]
+    assert all(store.closed for store in stores)
+    (record,) = caplog.records
+    words = "files of a store are left: [Errno 21] Is a directory"
+    assert record.getMessage() == f"{words}: '{left / 'segment-999999'}'"
+
+
+def test_dropped_where_its_lock_is_held(tmp_path: Path, make_handle: Any) -> None:
+    """The garbage collector may come at any moment; the operation that holds the lock cleans up."""
+    handle = make_handle()
+    stores = [SwapStore(tmp_path, handle)]
+    parts = stores[0]._core
+    counted = parts._counts.ended
+    dropped: list[bool] = []
+
+    def dropped_meanwhile(*arguments: Any) -> None:
+        dropped.append(parts._records.lock.locked())
+        stores.clear()
+        gc.collect()
+        counted(*arguments)
+
+    parts._counts.ended = dropped_meanwhile  # type: ignore[method-assign]
+    with held_transfer(handle, "submit_pwrite_many") as transfer:
+        future = stores[0].put("x", [torch.ones(3)])
+        ending = threading.Thread(target=transfer.set_result, args=(12,), daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive()
+    assert future.result() == 12
+    assert dropped == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SwapStore([tmp_path / "a", tmp_path / "b"], bandwidths=[1, 1])
+    store.put("x", GROUP).result()
+    unlink, interrupted = Path.unlink, []
+
+    def interrupt(path: Path, **how: bool) -> None:
+        if not interrupted:
+            interrupted.append(path)
+            signal.raise_signal(signal.SIGINT)
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert len(interrupted) == 1
+    assert [list((tmp_path / name).iterdir()) for name in "ab"] == [[], []]
 
 
 def test_files_that_are_gone_already(tmp_path: Path, make_handle: Any) -> None:

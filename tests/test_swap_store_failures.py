@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import aio
-from aio.swap import StoreFuture, SwapError, SwapStore
+from aio.swap import StoreFuture, SwapError, SwapStore, layout
 from pinned_manager import pinned_stats
 from support.broken_store import broken_file
 from support.buffers import pattern, raw, tensor_of
@@ -118,6 +118,45 @@ def test_pieces_of_a_failed_put_are_all_waited_for(store: SwapStore, monkeypatch
         written.result()
     assert store.stats()["allocated"] == before
     assert store.stats()["in_flight"] == 0
+
+
+def test_a_put_that_has_failed_is_not_carried_on(
+    store: SwapStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of many chunks, of which the first cannot be written."""
+    handle = store._core._handle
+    monkeypatch.setattr(layout, "CHUNK_BYTES", 16 << 10)
+    before = store.stats()["allocated"]
+    submit, submitted = type(handle).submit_pwrite_many, []
+
+    def counted(handle: Any, items: Any) -> Any:
+        submitted.append(items)
+        return submit(handle, items)
+
+    monkeypatch.setattr(type(handle), "submit_pwrite_many", counted)
+    with held_transfer(handle, "submit_pwrite_many") as transfer:
+        written = store.put("y", [tensor_of(NEW[:9000]) for _ in range(40)])
+        assert len(submitted) == 7  # and the first: no more are on the way at a time
+        assert not written.done()
+        transfer.set_exception(aio.AioError(errno.EIO, "the drive is gone"))
+    error = written.exception()
+    assert isinstance(error, aio.AioError)
+    assert error.errno == errno.EIO
+    assert len(submitted) == 7
+    assert store.names() == ["x"]
+    assert store.stats()["allocated"] == before
+
+
+def test_what_a_future_says(store: SwapStore) -> None:
+    with held_transfer(store._core._handle, "submit_pwrite_many") as transfer:
+        written = store.put("y", [torch.ones(3)])
+        assert repr(written) == "<StoreFuture in flight>"
+        for ask in (written.result, written.exception):
+            with pytest.raises(TimeoutError, match=r"not done within 0\.001 seconds"):
+                ask(0.001)
+        transfer.set_result(12)
+    assert written.exception(60) is None
+    assert repr(written) == "<StoreFuture done>"
 
 
 def test_ctrl_c_loses_nothing(store: SwapStore) -> None:

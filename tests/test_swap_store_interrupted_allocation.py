@@ -60,6 +60,60 @@ def test_a_group_of_several_files_of_which_one_cannot_be_made(
         assert store.stats()["allocated"] == 3 * MIB
 
 
+def test_a_file_whose_allocation_fails(
+    disk: Path, make_handle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for want of room: it is the caller's to know, with the file."""
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with SwapStore(disk, make_handle()) as store:
+        (directory,) = store.stats()["directories"]
+        with counters(), monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", fail)
+            with pytest.raises(OSError, match="Input/output error") as caught:
+                store.put("x", [tensor_of(DATA)])
+        path = Path(directory["path"], "segment-000000")
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
+        assert not path.exists()
+        assert store.names() == []
+        assert store.stats()["allocated"] == 0
+        store.put("x", [tensor_of(DATA)]).result()
+        assert raw(store.get("x").result()[0]) == DATA
+
+
+def test_a_store_that_cannot_measure_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle that it has made by then goes, too."""
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with counters(), monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            SwapStore([tmp_path / "a", tmp_path / "b"])
+    assert [list((tmp_path / name).iterdir()) for name in "ab"] == [[], []]
+
+
+def test_a_store_that_may_not_open_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = os.open
+
+    def refuse(path: Any, *arguments: Any, **named: Any) -> int:
+        if str(path).endswith("/lock"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return make(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        SwapStore(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("call", ["flock", "pwrite"])
 def test_a_directory_that_cannot_be_owned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

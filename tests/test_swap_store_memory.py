@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from aio.swap import SwapStore
-from pinned_manager import empty_cache, pinned_stats
+from pinned_manager import empty_cache, is_pinned, pinned_stats
 from support.child import child_answer
 from support.files import need_memory, need_room
+from support.pinning import no_more_pins
 
 MIB = 1 << 20
 
@@ -43,6 +44,23 @@ def test_peak(disk: Path) -> None:
     need_room(disk, 900 * MIB)
     before, after = child_answer(SCRIPT, disk)
     assert (after - before) * 1024 < 100 * MIB
+
+
+def test_without_memory_that_can_be_locked(disk: Path, make_handle: Any) -> None:
+    """Ordinary memory, of the same content: for results, chunks and what is prefetched."""
+    tensors = {
+        "small": torch.arange(1000),
+        "large": torch.arange(70_001, dtype=torch.bfloat16).reshape(1, -1),
+    }
+    with no_more_pins(), SwapStore(disk, make_handle()) as store:
+        store.put("x", tensors).result()
+        new = store.get("x").result()
+        store.prefetch("x").result()
+        for got in (new, store.get("x").result()):
+            assert list(got) == list(tensors)
+            assert all(torch.equal(got[name], tensors[name]) for name in tensors)
+            assert not any(is_pinned(tensor) for tensor in got.values())
+        assert pinned_stats()["by_tag"].get("swap", 0) == 0
 
 
 def test_nothing_grows(disk: Path, make_handle: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aio
 from aio import aio_handle
 from aio.swap import StoreFuture, SwapStore
 from support.counters import until
@@ -140,6 +142,51 @@ def test_in_place_waits_for_readers(store: SwapStore) -> None:
     read.result()
     assert store.get("i").result()[0].tolist() == [0, 0, 0]
     store.delete("i")
+
+
+def test_a_put_behind_a_put_in_place(store: SwapStore) -> None:
+    """The later one stays, and is what a read waits for."""
+    store.put("b", [torch.ones(3)]).result()
+    handle = store._core._handle
+    failure = aio.AioError(errno.EIO, "the drive is gone")
+    with held_transfer(handle, "submit_pwrite_many") as transfer:
+        first = store.put("b", [torch.zeros(3)], in_place=True)
+        second = store.put("b", [torch.full((5,), 2.0)])
+        with held_transfer(handle, "submit_pwrite_many") as later:
+            transfer.set_result(12)
+            assert first.result() == 12
+            read = store.get("b")
+            assert not read.done()
+            later.set_exception(failure)
+    assert second.exception() is read.exception() is failure
+    store.put("b", [torch.full((5,), 2.0)], in_place=True)
+    third = store.put("b", [torch.full((6,), 3.0)])
+    assert store.get("b").result()[0].tolist() == [3.0] * 6
+    assert third.result() == 24
+    store.delete("b")
+    assert store.stats()["allocated"] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_deleting_what_is_being_put(store: SwapStore, fails: bool) -> None:
+    """It is gone at once; its room with the transfer. Another put of the name is another thing."""
+    with held_transfer(store._core._handle, "submit_pwrite_many") as transfer:
+        first = store.put("d", [torch.ones(3)])
+        store.delete("d")
+        assert "d" not in store
+        with pytest.raises(KeyError):
+            store.get("d")
+        assert store.put("d", [torch.zeros(2)]).result() == 8  # waits for nobody
+        assert store.stats()["allocated"] == 2 * 4096
+        if fails:
+            transfer.set_exception(aio.AioError(errno.EIO, "the drive is gone"))
+        else:
+            transfer.set_result(12)
+    assert (first.exception() is None) == (not fails)
+    assert store.stats()["allocated"] == 4096
+    assert store.get("d").result()[0].tolist() == [0, 0]
+    store.delete("d")
+    assert store.stats()["allocated"] == 0
 
 
 def test_prefetch(store: SwapStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from aio.swap import SwapStore
 from aio.swap.ownership import LOCK_NAME, Namespace, reclaim_leftovers
 from support.buffers import pattern, raw, tensor_of
 from support.child import TESTS, run_child
+from support.counters import counters
 from support.forks import expect_child_ok, fork_and
 
 RANKS = 2
@@ -206,6 +208,42 @@ def test_a_store_that_is_being_made_survives_others(tmp_path: Path, monkeypatch:
     assert len(tries) == 1
     assert (namespace.path / LOCK_NAME).exists()
     namespace.remove()
+
+
+def test_a_store_whose_every_directory_is_reclaimed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Others that come between the file and its lock: it gives up, and leaves nothing."""
+    real, tries = os.open, []
+
+    def interrupted(path: Any, flags: int, *more: Any) -> int:
+        descriptor = real(path, flags, *more)
+        if str(path).endswith(LOCK_NAME) and flags & os.O_EXCL:
+            tries.append(path)
+            reclaim_leftovers(tmp_path, "swap")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with counters():
+        with pytest.raises(OSError, match="others reclaim") as caught:
+            Namespace.make(tmp_path, "swap")
+        assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, str(tmp_path))
+    assert len(set(tries)) == 100
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_vanishes(tmp_path: Path) -> None:
+    """Not tried for ever."""
+    with pytest.raises(FileNotFoundError):
+        Namespace.make(tmp_path / "gone", "swap")
+
+
+def test_removing_twice(tmp_path: Path) -> None:
+    """The second one closes nobody else's descriptor."""
+    namespace = Namespace.make(tmp_path, "swap")
+    namespace.remove()
+    with open(os.devnull) as others:  # perhaps with the number of the lock
+        namespace.remove()
+        assert others.read() == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

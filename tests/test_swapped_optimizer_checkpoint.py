@@ -12,6 +12,7 @@ import torch
 
 from aio.swap import SwappedOptimizer
 from support.child import child_answer
+from support.counters import counters
 from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
 from support.torch_optimizers import OPTIMIZERS
 
@@ -155,6 +156,50 @@ def test_a_save_that_fails_leaves_the_previous(
         monkeypatch.undo()
     assert (disk / "checkpoint").read_bytes() == before
     assert sorted(path.name for path in disk.iterdir()) == ["checkpoint", "swap"]
+
+
+def test_a_save_that_another_one_takes_for_a_leftover(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that looks between the making of a file and its lock costs one more file."""
+    params = made_parameters(*SHAPES)
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        train(params, swapped, range(2))
+        made: list[Path] = []
+        lock = fcntl.flock
+
+        def late(descriptor: int, how: int) -> None:
+            if how == fcntl.LOCK_EX:
+                (path,) = disk.glob(".deepnvme-save-*")
+                made.append(path)
+                if len(made) == 1:
+                    swapped.save(disk / "other")
+            lock(descriptor, how)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with counters():
+            swapped.save(disk / "checkpoint")
+        assert len(set(made)) == 3  # the first is deleted by the other's save
+        assert (disk / "checkpoint").read_bytes() == (disk / "other").read_bytes()
+        assert state_bits(torch.load(disk / "checkpoint")) == state_bits(swapped)
+    assert sorted(path.name for path in disk.iterdir()) == ["checkpoint", "other", "swap"]
+
+
+def test_a_leftover_that_cannot_be_deleted(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told, and the save is made beside it."""
+    left = disk / f".deepnvme-save-{1:016x}"
+    left.mkdir()
+    params = made_parameters(*SHAPES)
+    with swapped_of(disk, params, torch.optim.Adam) as swapped:
+        train(params, swapped, range(2))
+        swapped.save(disk / "checkpoint")
+        assert state_bits(torch.load(disk / "checkpoint")) == state_bits(swapped)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"an unfinished checkpoint is left: [Errno 21] Is a directory: '{left}'"
+    )
+    assert left.exists()
 
 
 # Each child saves, trains on, and is killed in its next save. argv: directory. Answers with what

@@ -14,6 +14,7 @@ import torch
 import aio
 from aio.swap import SwappedOptimizer, SwapStepError, SwapStore
 from support.broken_store import broken_file
+from support.pinning import no_more_pins
 from support.swapped import give_gradients, made_parameters, parameter_bits, state_bits, twins
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -159,6 +160,108 @@ def test_writes_that_go_on_failing_do_not_fill_memory(training: Training, monkey
     monkeypatch.undo()
     training.swapped.finish_step()
     training.check()
+
+
+def test_a_step_after_one_that_has_failed(training: Training, monkeypatch: Any) -> None:
+    """It is not finished: parameters that were not updated have missed it. What was kept in memory
+    makes room for what comes first, and is read again when it is its turn.
+    """
+    each = [torch.optim.Adam([param]) for param in training.plain_params]
+
+    def model_step(labels: Any) -> None:
+        for index in range(COUNT):
+            if f"'layer.{index}'" in labels:
+                each[index].step()
+
+    everything = [f"'layer.{index}'" for index in range(COUNT)]
+    for step in range(2):
+        training.gradients(step)
+        training.swapped.step()
+        model_step(everything)
+
+    def fails(handle: Any, items: Any) -> Any:
+        raise aio.AioError(errno.EIO, "the drive is gone", "the file")
+
+    training.gradients(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(aio.aio_handle, "submit_pwrite_many", fails)
+        for attempt in (training.swapped.step, training.swapped.finish_step):
+            with pytest.raises(SwapStepError) as caught:
+                attempt()
+            model_step(caught.value.updated)
+    assert training.swapped.stats()["cached_bytes"] == 3 * EXTENT  # there is no room for more
+    training.gradients(3)
+    training.swapped.step()
+    model_step(everything)
+    assert parameter_bits(training.params) == parameter_bits(training.plain_params)
+    mine = state_bits(training.swapped)
+    assert mine == {index: state_bits(each[index])[0] for index in range(COUNT)}
+    assert training.swapped.stats()["peak_buffer_bytes"] <= 3 * EXTENT
+
+
+@pytest.mark.parametrize("method", ["submit_pread_many", "submit_pwrite_many"])
+def test_a_transfer_that_fails_without_a_system_call(
+    training: Training, monkeypatch: Any, method: str
+) -> None:
+    """It is raised as it is, and finish_step() does the rest all the same."""
+    for step in range(2):
+        training.step(step)
+    training.gradients(2)
+    training.plain.step()
+    submit, calls = getattr(aio.aio_handle, method), []
+
+    def second_fails(handle: Any, items: Any) -> Any:
+        calls.append(items)
+        if len(calls) == 2:
+            raise MemoryError("no memory for requests")
+        return submit(handle, items)
+
+    monkeypatch.setattr(aio.aio_handle, method, second_fails)
+    with pytest.raises(MemoryError, match="for requests"):
+        training.swapped.step()
+    assert training.store.stats()["in_flight"] == 0
+    training.swapped.finish_step()
+    training.check()
+    training.step(3)
+    training.check()
+
+
+def test_a_read_that_cannot_be_started(training: Training, monkeypatch: Any) -> None:
+    """Its buffer is not lost, or later steps could read less ahead."""
+    for step in range(2):
+        training.step(step)
+    training.gradients(2)
+    training.plain.step()
+    frames = training.swapped._pipeline.frames
+    before = frames.used_bytes
+    get, calls = training.store.get, []
+
+    def second_fails(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("no memory for an operation")
+        return get(*arguments)
+
+    monkeypatch.setattr(training.store, "get", second_fails)
+    with pytest.raises(MemoryError, match="for an operation"):
+        training.swapped.step()
+    # Besides the slot that is idle between steps, one for what it has updated and not written.
+    assert frames.used_bytes == training.swapped.stats()["cached_bytes"] <= before + EXTENT
+    training.swapped.finish_step()
+    assert frames.used_bytes == before
+    training.check()
+    calls[1:] = []
+    with pytest.raises(MemoryError, match="for an operation"):
+        training.swapped.state_dict()
+    assert frames.used_bytes == before
+    training.check()
+
+
+def test_without_memory_that_can_be_locked(training: Training) -> None:
+    with no_more_pins():
+        for step in range(3):
+            training.step(step)
+        training.check()
 
 
 def test_a_full_disk_at_the_first_step(disk: Path, make_handle: Any, monkeypatch: Any) -> None:

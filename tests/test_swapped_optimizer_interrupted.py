@@ -127,7 +127,7 @@ class Training:
             with suppress(KeyboardInterrupt), interrupting:
                 self.swapped.step()
             updates = Counting.calls
-            pipeline = self.swapped._working()
+            pipeline = self.swapped._pipeline
             assert not pipeline._reads
             assert not pipeline._writes
             # It waits for the update that it came in, and for no other one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,29 @@ def test_hooks_and_closure(pair: Callable[..., Pair]) -> None:
     assert seen[-2:] == ["loading", "loaded"]
 
 
+def test_a_hook_that_replaces_what_is_loaded(pair: Callable[..., Pair]) -> None:
+    """The caller's dict stays as it is."""
+    plain, swapped, params, copies = pair()
+    for optimizer, mine in ((plain, params), (swapped, copies)):
+        give_gradients(mine, 0)
+        optimizer.step()
+    given = plain.state_dict()
+    before = state_bits(given)
+
+    def halved(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+        states = {
+            key: {**state, "exp_avg": state["exp_avg"] / 2}
+            for key, state in state_dict["state"].items()
+        }
+        return {**state_dict, "state": states}
+
+    for optimizer in (plain, swapped):
+        optimizer.register_load_state_dict_pre_hook(halved)
+        optimizer.load_state_dict(given)
+    assert state_bits(swapped) == state_bits(plain)
+    assert state_bits(given) == before != state_bits(plain)
+
+
 def test_add_param_group(pair: Callable[..., Pair]) -> None:
     plain, swapped, params, copies = pair()
     for step in range(4):
@@ -147,6 +171,86 @@ def test_add_param_group(pair: Callable[..., Pair]) -> None:
     with pytest.raises(ValueError, match="twice"):
         swapped.add_param_group({"params": made_parameters((2,)) * 2})
     assert len(swapped.param_groups) == 2
+
+
+def test_groups_that_no_optimizer_takes(pair: Callable[..., Pair]) -> None:
+    """Each raises what the plain one raises, and changes nothing."""
+    plain, swapped, _, _ = pair()
+    (parameter,) = made_parameters((3,), seed=8)
+    groups: list[Any] = [
+        *(5, parameter, None, {"lr": 1.0}, {"params": {parameter}}, {"params": [5]}),
+        {"params": ["weight", parameter]},
+    ]
+    for group in groups:
+        refused = []
+        for optimizer in (plain, swapped):
+            with pytest.raises((TypeError, KeyError)) as caught:
+                optimizer.add_param_group(copy.copy(group))
+            refused.append(caught.type)
+        assert refused[0] is refused[1], group
+        assert len(swapped.param_groups) == 1
+        assert len(swapped._sub_groups) == len(SHAPES)
+
+
+def test_a_group_of_one_parameter(pair: Callable[..., Pair]) -> None:
+    """It may be given without a list."""
+    plain, swapped, params, copies = pair()
+    more = made_parameters((9,), seed=5)
+    more_copies = twins(more)
+    plain.add_param_group({"params": more[0]})
+    swapped.add_param_group({"params": more_copies[0]})
+    for step in range(2):
+        give_gradients([*params, *more], step)
+        give_gradients([*copies, *more_copies], step)
+        plain.step()
+        swapped.step()
+    assert parameter_bits([*params, *more]) == parameter_bits([*copies, *more_copies])
+    assert state_bits(plain) == state_bits(swapped)
+
+
+def test_groups_of_iterators(disk: Path) -> None:
+    params = made_parameters(*SHAPES)
+    copies = twins(params)
+    plain = torch.optim.AdamW([{"params": iter(params), "lr": 0.5}])
+    with SwappedOptimizer(
+        [{"params": iter(copies), "lr": 0.5}], torch.optim.AdamW, swap_dir=disk
+    ) as swapped:
+        assert [len(group["params"]) for group in swapped.param_groups] == [len(SHAPES)]
+        give_gradients(params, 0)
+        give_gradients(copies, 0)
+        plain.step()
+        swapped.step()
+        assert parameter_bits(params) == parameter_bits(copies)
+        assert state_bits(plain) == state_bits(swapped)
+
+
+class Unhooked(torch.optim.Optimizer):
+    """Does itself what the constructor of Optimizer does, and so has none of its hooks."""
+
+    def __init__(self, params: Any) -> None:
+        self.defaults: dict[str, Any] = {}
+        self.state: Any = defaultdict(dict)
+        self.param_groups = list(params)
+
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data.sub_(p.grad)
+            self.state[p]["last"] = p.grad.clone()
+
+
+def test_an_optimizer_without_hooks(disk: Path) -> None:
+    params = made_parameters(*SHAPES)
+    expected = twins(params)
+    with SwappedOptimizer(params, Unhooked, swap_dir=disk, sub_group_bytes=1) as swapped:
+        for step in range(2):
+            give_gradients(params, step)
+            give_gradients(expected, step)
+            swapped.step()
+            for p in expected:
+                p.data.sub_(p.grad)
+        assert parameter_bits(params) == parameter_bits(expected)
+        for p, q in zip(params, expected, strict=True):
+            assert torch.equal(swapped.state[p]["last"], q.grad)
 
 
 def test_states_can_be_looked_at(pair: Callable[..., Pair]) -> None:
@@ -187,6 +291,11 @@ def test_bad_arguments(disk: Path) -> None:
         SwappedOptimizer(params[0], torch.optim.Adam, swap_dir=disk)
     with pytest.raises(ValueError, match="twice"):
         SwappedOptimizer(params * 2, torch.optim.Adam, swap_dir=disk)
+    for wrong in ([*params, 5], [(params[0], "weight")]):
+        with pytest.raises(TypeError, match=r"params has a (int|str), but must be of tensors"):
+            SwappedOptimizer(wrong, torch.optim.Adam, swap_dir=disk)
+    with pytest.raises(TypeError, match="ordered collections"):
+        SwappedOptimizer([{"params": set(params)}], torch.optim.Adam, swap_dir=disk)
     assert list(disk.iterdir()) == []
 
 

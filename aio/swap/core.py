@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import torch
 
@@ -25,6 +26,7 @@ from aio.swap.records import Record, Records
 from aio.swap.store_future import Operation, Steps, StoreFuture
 from aio.swap.store_stats import Counts, StoreStats, directory_stats
 from aio.swap.transfers import RowTransfers, Version, new_pinned
+from pinned_manager.states.interrupts import deferred_signals
 
 _logger = logging.getLogger("aio.swap")
 
@@ -58,8 +60,9 @@ class StoreCore:
         self._abandoned = False
         _open_cores.add(self)
 
-    # ---- operations ----
+    # ---- operations: Ctrl-C would leave them registered, and not started ----
 
+    @deferred_signals()
     def put(self, name: str, tensors: Tensors, in_place: bool) -> StoreFuture:
         self._require_process()
         if not isinstance(name, str):
@@ -77,6 +80,7 @@ class StoreCore:
                 raise
         return _started(operation)
 
+    @deferred_signals()
     def get(self, name: str, out: Tensors | None) -> StoreFuture:
         self._require_process()
         with self._records.lock:
@@ -84,7 +88,7 @@ class StoreCore:
             record, version = self._records.find(name)
             targets = None if out is None else check_out(out, version.layout, name)
             ready, record.prefetched = record.prefetched, None
-            if ready is None or _has_failed(ready):
+            if ready is None or ready.failed():
                 operation = self._read(record, version, out, targets)
             else:
                 self._counts.prefetch_hits += 1
@@ -93,24 +97,27 @@ class StoreCore:
                 operation = self._operation(_copied(ready, version, out, targets))
         return _started(operation)
 
+    @deferred_signals()
     def prefetch(self, name: str) -> StoreFuture:
         self._require_process()
         with self._records.lock:
             self._require_open()
             record, version = self._records.find(name)
             read = record.prefetched
-            if read is None or _has_failed(read):
+            if read is None or read.failed():
                 read = record.prefetched = self._read(record, version, None, None)
             told = self._operation(_bytes_of(read, version))
         read.advance()
         return _started(told)
 
+    @deferred_signals()
     def delete(self, name: str) -> None:
         self._require_process()
         with self._records.lock:
             self._require_open()
             self._records.delete(name)
 
+    @deferred_signals()
     def flush(self) -> StoreFuture:
         self._require_process()
         with self._records.lock:
@@ -204,26 +211,22 @@ class StoreCore:
             return
         try:
             if not self._cleaned:
-                self._cleaned = True
-                self._let_go(wait)
+                with deferred_signals():  # half of it would be left by Ctrl-C
+                    self._cleaned = True
+                    self._let_go(wait)
         finally:
             self._closing.release()
 
     def _let_go(self, wait: bool) -> None:
         self._background.stop(wait)
         self._completions.stop(wait)
-        failure = None
-        for namespace in self._namespaces:
-            try:
-                namespace.remove()
-            except OSError as error:
-                failure = failure or error
-        if self._own_handle is not None:
-            self._own_handle.close()
         with self._records.lock:
             self._records.forget_all()
-        if failure is not None:
-            raise failure
+        with ExitStack() as rest:  # all of it is done, whatever fails
+            if self._own_handle is not None:
+                rest.callback(self._own_handle.close)
+            for namespace in reversed(self._namespaces):
+                rest.callback(namespace.remove)
 
     # ---- how operations are made; `lock` means that the caller holds it ----
 
@@ -365,10 +368,6 @@ class StoreCore:
 def _started(operation: Operation) -> StoreFuture:
     operation.advance()
     return StoreFuture(operation)
-
-
-def _has_failed(operation: Operation) -> bool:
-    return operation.done() and operation.exception() is not None
 
 
 def _copied(

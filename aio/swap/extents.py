@@ -81,17 +81,16 @@ class ExtentAllocator:
         self._check_size(nbytes)
         if nbytes > self._free_bytes:
             return None
-        largest_first = sorted(
-            (-size, segment, start)
+        largest_last = sorted(
+            (size, -segment, -start)
             for segment, runs in enumerate(self._runs)
             for start, size in runs.items()
         )
         taken = []
-        for size, segment, start in largest_first:
-            taken.append(self._take(segment, start, min(-size, nbytes)))
+        while nbytes:
+            size, segment, start = largest_last.pop()
+            taken.append(self._take(-segment, -start, min(size, nbytes)))
             nbytes -= taken[-1].nbytes
-            if nbytes == 0:
-                break
         return taken
 
     def free(self, extent: Extent) -> None:

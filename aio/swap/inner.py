@@ -65,6 +65,11 @@ class InnerOptimizers:
         made = self.cls([dict(group) for group in groups], **self._arguments)
         return made
 
+    def make_as_given(self, groups: Any) -> torch.optim.Optimizer:
+        """With whatever is given for groups, which the class may refuse."""
+        made = self.cls(groups, **self._arguments)
+        return made
+
     def sample(
         self, options: Mapping[str, Any], group: int, parameter: torch.Tensor, dtype: torch.dtype
     ) -> StateSample | None:

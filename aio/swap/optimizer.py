@@ -77,15 +77,14 @@ class SwappedOptimizer(torch.optim.Optimizer):
         self._mastered = MASTERED if master_weights else frozenset[torch.dtype]()
         self._sub_group_bytes = sub_group_bytes
         self._sub_groups: list[SubGroup] = []
-        self._pipeline: Pipeline | None = None
+        self._made = False
         given = params if isinstance(params, torch.Tensor) else list(params)
         groups: Any = given
         if not isinstance(given, torch.Tensor) and given and not isinstance(given[0], dict):
             groups = [{"params": given}]
         template = self._template(groups)
-        super().__init__(given, {} if template is None else template.defaults)
-        if template is not None:
-            self._adopt(self.param_groups, template)
+        super().__init__(given, template.defaults)
+        self._adopt(self.param_groups, template)
         self._backwards = False
         self._steps = 0
         self._unfinished: list[SubGroup] = []
@@ -97,7 +96,8 @@ class SwappedOptimizer(torch.optim.Optimizer):
         name = f"optimizer {secrets.token_hex(4)}"
         self._pipeline = Pipeline(self._store, sub_group_bytes, cache_bytes, name)
         self._add_sub_groups(0)
-        self._refresh_state()
+        self.state = SwappedStates(self._sub_groups, self._pipeline, self.param_groups)
+        self._made = True
 
     # ---- what torch.optim.Optimizer does ----
 
@@ -128,18 +128,13 @@ class SwappedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in ``torch.optim.Optimizer``. The new parameters become sub-groups of their own."""
-        if self._pipeline is None:  # the constructor of Optimizer
+        if not self._made:  # the constructor of Optimizer
             super().add_param_group(param_group)
             return
         self._require_open()
-        if isinstance(param_group, dict) and "params" in param_group:
-            params = param_group["params"]
-            if not isinstance(params, (torch.Tensor, set)):
-                param_group["params"] = list(params)
         template = self._template([param_group])
         super().add_param_group(param_group)
-        if template is not None:
-            self._adopt(self.param_groups[-1:], template)
+        self._adopt(self.param_groups[-1:], template)
         self._add_sub_groups(len(self.param_groups) - 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,7 +156,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
         AioError; nothing has changed then.
         """
         self._require_open()
-        pipeline = self._working()
+        pipeline = self._pipeline
         state_dict = state_dict.copy()
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = pre_hook(self, state_dict)
@@ -178,15 +173,17 @@ class SwappedOptimizer(torch.optim.Optimizer):
                 pipeline,
                 self._inners,
             )
-        for old in self._sub_groups:
-            pipeline.forget(old)
-        self._sub_groups[:] = made
-        self._unfinished = []
-        for number, (mine, saved) in enumerate(zip(self.param_groups, saved_groups, strict=True)):
-            kept = {key: mine[key] for key in NOT_OPTIONS if key in mine}
-            if "param_names" in saved:
-                kept["param_names"] = saved["param_names"]
-            self.param_groups[number] = {**saved, **options.get(number, {}), **kept}
+        with deferred_signals():  # half of it would be neither the old states nor the new ones
+            for old in self._sub_groups:
+                pipeline.forget(old)
+            self._sub_groups[:] = made
+            self._unfinished = []
+            for number, saved in enumerate(saved_groups):
+                mine = self.param_groups[number]
+                kept = {key: mine[key] for key in NOT_OPTIONS if key in mine}
+                if "param_names" in saved:
+                    kept["param_names"] = saved["param_names"]
+                self.param_groups[number] = {**saved, **options.get(number, {}), **kept}
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -233,7 +230,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
 
     def stats(self) -> OptimizerStats:
         """What was moved, how long it took, and what is in memory."""
-        pipeline = self._working()
+        pipeline = self._pipeline
         return {
             "steps": self._steps,
             "bytes_read": self._bytes_read,
@@ -259,7 +256,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
             self._closed = True
             return
         self._closed = True
-        pipeline = self._working()
+        pipeline = self._pipeline
         for sub_group in self._sub_groups:
             pipeline.forget(sub_group)
         pipeline.frames.clear()
@@ -277,7 +274,7 @@ class SwappedOptimizer(torch.optim.Optimizer):
     def _run(self, order: list[SubGroup]) -> None:
         self._require_open()
         self._require_same_parameters()
-        pipeline = self._working()
+        pipeline = self._pipeline
         pipeline.size_slots([sub_group.nbytes for sub_group in self._sub_groups])
         attributes = {name: getattr(self, name) for name in _SCALING if hasattr(self, name)}
         before = [dict(group) for group in self.param_groups]
@@ -315,16 +312,14 @@ class SwappedOptimizer(torch.optim.Optimizer):
             failed.__cause__ or failed,
         )
 
-    def _template(self, groups: Any) -> torch.optim.Optimizer | None:
-        """None where the groups are such that Optimizer itself will refuse them."""
+    def _template(self, groups: Any) -> torch.optim.Optimizer:
+        """See InnerOptimizers. For groups that no optimizer takes, raises what the class raises."""
         fit = isinstance(groups, list) and groups
-        if not fit or not all(isinstance(group, dict) and "params" in group for group in groups):
-            return None
+        if not fit or not all(_is_param_group(group) for group in groups):
+            return self._inners.make_as_given(groups)
         for group in groups:
-            if not isinstance(group["params"], (torch.Tensor, list, tuple, set)):
+            if not isinstance(group["params"], (torch.Tensor, list, tuple)):
                 group["params"] = list(group["params"])
-        if any(isinstance(group["params"], set) for group in groups):
-            return None
         _check_unique(groups)
         template = self._inners.template(groups, self._mastered)
         if getattr(template, "_step_supports_amp_scaling", False):
@@ -358,9 +353,6 @@ class SwappedOptimizer(torch.optim.Optimizer):
         first = len(self._sub_groups)
         self._sub_groups += divide(members, self._sub_group_bytes, first, self._inners)
 
-    def _refresh_state(self) -> None:
-        self.state = SwappedStates(self._sub_groups, self._working(), self.param_groups)
-
     def _require_same_parameters(self) -> None:
         mine = [id(member.parameter) for group in self._sub_groups for member in group.members]
         if mine != [id(p) for group in self.param_groups for p in group["params"]]:
@@ -368,11 +360,6 @@ class SwappedOptimizer(torch.optim.Optimizer):
                 "param_groups has other parameters than those that were given; add new ones with "
                 "add_param_group(), and make another optimizer to take some away"
             )
-
-    def _working(self) -> Pipeline:
-        if self._pipeline is None:
-            raise RuntimeError("the optimizer is not made yet")
-        return self._pipeline
 
     def _require_open(self) -> None:
         if self._closed:
@@ -382,6 +369,10 @@ class SwappedOptimizer(torch.optim.Optimizer):
                 "the store of the optimizer is closed, or belongs to the process that forked this "
                 "one; make another optimizer"
             )
+
+
+def _is_param_group(group: Any) -> bool:
+    return isinstance(group, dict) and "params" in group and not isinstance(group["params"], set)
 
 
 def _check_unique(groups: Sequence[dict[str, Any]]) -> None:

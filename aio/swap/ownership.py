@@ -71,15 +71,16 @@ class Namespace:
         _check_length(directory / f"{prefix}-{'0' * 16}" / LONGEST_FILE)
         for _ in range(_TRIES):
             path = directory / f"{prefix}-{secrets.token_hex(8)}"
+            path.mkdir(mode=0o700)
             try:
-                path.mkdir(mode=0o700)
                 descriptor = os.open(
                     path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
                 )
-            except (FileExistsError, FileNotFoundError):
-                if not directory.is_dir():
-                    raise
-                continue
+            except FileNotFoundError:
+                continue  # another store has reclaimed it
+            except BaseException:
+                _remove_empty(path)
+                raise
             try:
                 if _lock(path / LOCK_NAME, descriptor):
                     record = OwnerRecord.of_this_process(path.name)
@@ -137,6 +138,15 @@ def reclaim_leftovers(directory: Path, name: str) -> list[Path]:
 
 
 def _reclaim(path: Path) -> bool:
+    """Whether it is gone. What cannot be deleted does not keep a new store from being made."""
+    try:
+        return _delete_if_dead(path)
+    except OSError as error:
+        _logger.warning("%s could not be reclaimed: %s", path, error)
+        return False
+
+
+def _delete_if_dead(path: Path) -> bool:
     lock = path / LOCK_NAME
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -150,12 +160,12 @@ def _reclaim(path: Path) -> bool:
         if not _lock(lock, descriptor) or not _is_ours(path, os.pread(descriptor, 4096, 0)):
             return False
         _delete(path)
-        _logger.info("reclaimed %s", path)
-    except OSError as error:
-        _logger.warning("%s could not be reclaimed: %s", path, error)
     finally:
         os.close(descriptor)
-    return not path.exists()
+    if path.exists():
+        return False
+    _logger.info("reclaimed %s", path)
+    return True
 
 
 def _is_ours(path: Path, record: bytes) -> bool:
@@ -164,7 +174,7 @@ def _is_ours(path: Path, record: bytes) -> bool:
         return os.listdir(path) == [LOCK_NAME]
     try:
         owner = OwnerRecord(**json.loads(record))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         _logger.info("%s is left alone: its lock is not a store's", path)
         return False
     if owner.format != _FORMAT or owner.namespace != path.name:

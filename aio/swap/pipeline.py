@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -22,6 +23,8 @@ READS_IN_FLIGHT = 2  # the drive has the next one before this one is over
 # The second is the extent with the states, None where there are none yet. Leaves those after the
 # update as ``sub_group.extent``.
 Update = Callable[[SubGroup, torch.Tensor | None], None]
+
+Misses = dict[SubGroup, str]  # what is to be read, and its name in the store; the next one is last
 
 
 class TransferFailed(Exception):
@@ -88,8 +91,9 @@ class Pipeline:
         self._drain()  # a second Ctrl-C may have ended the last one
         remaining[:] = order
         size = self.frames.size
-        misses = [s for s in order if s not in self.resident and s.stored is not None]
-        misses.reverse()
+        misses = {
+            s: s.stored for s in reversed(order) if s not in self.resident and s.stored is not None
+        }
         hits = sum(self.resident[s].numel() for s in order if s in self.resident)
         # One slot is idle between steps: what is updated last stays in it.
         budget = self._cache_bytes + self._slot_bytes
@@ -118,19 +122,24 @@ class Pipeline:
                 self._drain()
             raise
 
-    def fetch(self, sub_group: SubGroup) -> tuple[torch.Tensor | None, bool]:
-        """An extent to look at, and whether it is a frame to give back."""
-        if sub_group in self.resident:
-            return self.resident[sub_group], False
-        if sub_group.stored is None:
-            return None, False
-        frame = self.frames.take(sub_group.nbytes)
+    @contextmanager
+    def extent_of(self, sub_group: SubGroup) -> Iterator[torch.Tensor | None]:
+        """An extent to look at, until the block ends; None where there is none."""
+        if sub_group in self.resident or sub_group.stored is None:
+            yield self.resident.get(sub_group)
+            return
+        reading: tuple[torch.Tensor, StoreFuture] | None = None
         try:
-            self._store.get(sub_group.stored, [frame[: sub_group.nbytes]]).result()
-        except BaseException:
-            self.frames.give(frame)
-            raise
-        return frame, True
+            with deferred_signals() as signals:
+                reading = frame, future = self._start_read(sub_group, sub_group.stored)
+                with signals.heard():
+                    future.result()
+            yield frame
+        finally:
+            with deferred_signals():
+                if reading is not None:
+                    reading[1].exception()  # after Ctrl-C, bytes are still on their way to it
+                    self.frames.give(reading[0])
 
     def new_name(self, sub_group: SubGroup) -> str:
         """A name in the store that was never used."""
@@ -163,7 +172,7 @@ class Pipeline:
         self,
         sub_group: SubGroup,
         order: Sequence[SubGroup],
-        misses: list[SubGroup],
+        misses: Misses,
         meter: StepMeter,
     ) -> torch.Tensor | None:
         if sub_group in self.resident:
@@ -172,8 +181,7 @@ class Pipeline:
         if sub_group.stored is None:
             return None
         if sub_group not in self._reads:
-            if sub_group in misses:
-                misses.remove(sub_group)
+            misses.pop(sub_group, None)  # what had to make room was none
             self._make_room(sub_group, order, meter)
             self._read(sub_group, sub_group.stored, meter)
         frame, future = self._reads[sub_group]
@@ -196,26 +204,28 @@ class Pipeline:
             idle = [resident for resident in self.resident if resident not in order]
             self._write(idle[0] if idle else max(self.resident, key=order.index), meter)
 
-    def _read_ahead(self, misses: list[SubGroup], meter: StepMeter) -> None:
+    def _read_ahead(self, misses: Misses, meter: StepMeter) -> None:
         """Into what slots and cache have free: what the cache held is written and leaves room, long
         before the end of the order, which is kept, takes it again.
         """
         in_flight = sum(not future.done() for _, future in self._reads.values())
-        while misses and in_flight < READS_IN_FLIGHT and self._has_room(misses[-1]):
-            sub_group = misses.pop()
-            if sub_group.stored is not None:
-                self._read(sub_group, sub_group.stored, meter)
-                in_flight += 1
+        while misses and in_flight < READS_IN_FLIGHT and self._has_room(next(reversed(misses))):
+            self._read(*misses.popitem(), meter)
+            in_flight += 1
 
     def _read(self, sub_group: SubGroup, name: str, meter: StepMeter) -> None:
+        frame, future = self._start_read(sub_group, name)
+        self._reads[sub_group] = (frame, future)
+        meter.transfer("read", sub_group.number, sub_group.nbytes, future)
+
+    def _start_read(self, sub_group: SubGroup, name: str) -> tuple[torch.Tensor, StoreFuture]:
+        """Under deferred signals, which would lose sight of it."""
         frame = self.frames.take(sub_group.nbytes)
         try:
-            future = self._store.get(name, [frame[: sub_group.nbytes]])
+            return frame, self._store.get(name, [frame[: sub_group.nbytes]])
         except BaseException:
             self.frames.give(frame)
             raise
-        self._reads[sub_group] = (frame, future)
-        meter.transfer("read", sub_group.number, sub_group.nbytes, future)
 
     def _write(self, sub_group: SubGroup, meter: StepMeter) -> None:
         frame = self.resident[sub_group]

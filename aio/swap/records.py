@@ -153,5 +153,7 @@ class Records:
 
 
 def _nothing_is_on_the_way(error: BaseException | None) -> bool:
-    """Ctrl-C in the middle of a step loses sight of its transfers: their places stay taken."""
+    """KeyboardInterrupt in the middle of a step, which another thread can have raised there, loses
+    sight of its transfers: their places stay taken.
+    """
     return error is None or isinstance(error, Exception)

@@ -77,7 +77,10 @@ class Sharding:
         """None for what is no DTensor."""
         if not is_sharded(tensor):
             return None
-        found: Any = tensor.detach() if tensor.requires_grad else tensor
+        return cls._of_dtensor(tensor.detach() if tensor.requires_grad else tensor)
+
+    @classmethod
+    def _of_dtensor(cls, found: Any) -> Sharding:
         names, context = found.__tensor_flatten__()
         others = tuple((name, getattr(found, name)) for name in names if name != _LOCAL)
         return cls(
@@ -108,10 +111,7 @@ class Sharding:
             shape=torch.Size(shape),
             stride=tuple(stride),
         )
-        found = cls.of(made)
-        if found is None:
-            raise TypeError(f"{type(made).__name__} is no DTensor")
-        return found
+        return cls._of_dtensor(made)
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
         """The DTensor with this part. It stays where it is: fully_shard() with a CPUOffloadPolicy

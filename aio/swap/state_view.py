@@ -35,8 +35,7 @@ class SwappedStates(Mapping[torch.Tensor, Any]):
 
         ``copy=False`` gives tensors that are valid until the iterator is asked for the next.
         """
-        extent, is_frame = self._pipeline.fetch(sub_group)
-        try:
+        with self._pipeline.extent_of(sub_group) as extent:
             states = sub_group.states(extent, self._param_groups)
             for member, kept in zip(sub_group.members, states, strict=True):
                 state = kept.state
@@ -44,9 +43,6 @@ class SwappedStates(Mapping[torch.Tensor, Any]):
                     state = {**(state or {}), MASTER_KEY: kept.master}
                 if state is not None:
                     yield member, tree_map_only(torch.Tensor, copy_of, state) if copy else state
-        finally:
-            if is_frame and extent is not None:
-                self._pipeline.frames.give(extent)
 
     def __getitem__(self, parameter: torch.Tensor) -> Any:
         for sub_group in self._sub_groups:

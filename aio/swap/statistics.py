@@ -61,9 +61,7 @@ class _Measured:
     end: float | None = None
 
     def stop(self) -> None:
-        """At the first call."""
-        if self.end is None:
-            self.end = time.perf_counter()
+        self.end = time.perf_counter()
 
 
 class StepMeter:

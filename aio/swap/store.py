@@ -6,6 +6,7 @@ import operator
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,17 @@ class SwapStore:
         checksums = None if checksum is None else Checksums(checksum)
         owned: list[Namespace] = []
         own_handle = None
-        try:
+        with ExitStack() as undo:
             for place in places:
                 place.mkdir(parents=True, exist_ok=True)
                 reclaim_leftovers(place, name)
                 owned.append(Namespace.make(place, name))
+                undo.callback(owned[-1].remove)
             alignment = max(map(alignment_of, owned))
             segments = [SegmentFiles(space, segment_bytes, alignment) for space in owned]
             if handle is None:
                 handle = own_handle = handle_for(places)
+                undo.callback(own_handle.close)
             if weights is None:
                 weights = measure(handle, segments) if len(segments) > 1 else [1.0]
             self._core = StoreCore(
@@ -86,12 +89,7 @@ class SwapStore:
                 owned,
                 own_handle,
             )
-        except BaseException:
-            if own_handle is not None:
-                own_handle.close()
-            for space in owned:
-                space.remove()
-            raise
+            undo.pop_all()
         weakref.finalize(self, self._core.abandon).atexit = False
 
     def put(self, name: str, tensors: Tensors, *, in_place: bool = False) -> StoreFuture:

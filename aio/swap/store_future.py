@@ -55,13 +55,20 @@ class Operation:
             turns.append(self)
             return
         _this_thread.turns = turns = deque([self])
+        interruption: BaseException | None = None
         try:
             while turns:
-                turns.popleft()._run()
+                try:
+                    turns.popleft()._run()
+                except BaseException as error:  # not of those that come after it
+                    interruption = interruption or error
         finally:
             _this_thread.turns = None
-            for operation in turns:  # Ctrl-C came in between
-                operation.advance()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                del interruption  # its traceback refers to this frame
 
     def _run(self) -> None:
         while True:
@@ -75,7 +82,7 @@ class Operation:
                 publish()
                 error = self._outcome.exception()
                 if error is not None and not isinstance(error, Exception):
-                    raise error  # Ctrl-C is also for whoever runs this step
+                    raise error  # KeyboardInterrupt is also for whoever runs this step
                 return
             if isinstance(awaited, IOFuture) and not awaited.done():
                 self._completions.when_done(awaited, self.advance)
@@ -129,6 +136,10 @@ class Operation:
         while isinstance(awaited := first._awaited, Operation) and not awaited.done():
             first = awaited
         return first
+
+    def failed(self) -> bool:
+        """False while it is not over."""
+        return self.done() and self.exception() is not None
 
     def result(self) -> Any:
         return self._outcome.result()

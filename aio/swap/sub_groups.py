@@ -75,13 +75,6 @@ class SubGroup:
             return round_up(sum(member.estimate for member in self.members), EXTENT_ALIGNMENT)
         return self.layout.nbytes
 
-    @property
-    def label(self) -> str:
-        """For messages: the parameters, the first of them if there are many."""
-        shown = ", ".join(member.label for member in self.members[:4])
-        more = len(self.members) - 4
-        return shown if more <= 0 else f"{shown} and {more} more"
-
     def has_gradient(self) -> bool:
         """Without any, an update would change nothing."""
         return any(member.parameter.grad is not None for member in self.members)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import _deepnvme
-from pinned_manager import pinned_memory_stats, set_accelerator
+from pinned_manager import get_budget, pinned_memory_stats, set_accelerator, set_budget
 from pinned_manager.accelerators.cpu import CpuAccelerator
 from support.buffers import PAGE
 from support.counters import status_kb
@@ -83,6 +83,17 @@ class PinningAccelerator(CpuAccelerator):
 
 
 _empty_strided = torch.empty_strided
+
+
+@contextmanager
+def no_more_pins() -> Iterator[None]:
+    """Within it the budget has no room for any."""
+    before = get_budget()
+    set_budget(0)
+    try:
+        yield
+    finally:
+        set_budget(before)
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""What cannot be reclaimed is told, left, and keeps nobody from making a store there (G-03)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aio.swap import SwapStore
+from aio.swap.ownership import LOCK_NAME, Namespace, reclaim_leftovers
+from support.counters import counters
+
+LEFTOVER = "swap-0123456789abcdef"
+
+
+@pytest.fixture
+def leftover(tmp_path: Path) -> Path:
+    """A directory that is named as a store's."""
+    path = tmp_path / LEFTOVER
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aio.swap")
+
+
+def told(caplog: pytest.LogCaptureFixture, path: Path) -> str:
+    """What the log says of the path, with the level."""
+    (record,) = (record for record in caplog.records if str(path) in record.getMessage())
+    return f"{record.levelname} {record.getMessage()}"
+
+
+def look(path: Path) -> None:
+    """Nothing of it goes, nothing is held, and a store is made all the same."""
+    before = sorted(path.iterdir())
+    with counters():
+        assert reclaim_leftovers(path.parent, "swap") == []
+    assert sorted(path.iterdir()) == before
+    with SwapStore(path.parent):
+        assert len(list(path.parent.iterdir())) == 2
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_lock_that_cannot_be_opened(leftover: Path, kind: str, caplog: Any) -> None:
+    lock = leftover / LOCK_NAME
+    if kind == "directory":
+        lock.mkdir()
+    else:
+        lock.symlink_to(leftover / "elsewhere")
+    look(leftover)
+    caplog.clear()
+    reclaim_leftovers(leftover.parent, "swap")
+    assert told(caplog, leftover).startswith(f"INFO {leftover} is left alone: ")
+
+
+@pytest.mark.parametrize("record", [b"[1]", b"{}", b"\xff", b"{", b"[" * 4096, b'"swap"'])
+def test_a_lock_of_another_program(leftover: Path, record: bytes, caplog: Any) -> None:
+    (leftover / LOCK_NAME).write_bytes(record)
+    (leftover / "segment-000000").write_bytes(b"mine")
+    look(leftover)
+    caplog.clear()
+    reclaim_leftovers(leftover.parent, "swap")
+    words = "is left alone: its lock is not a store's"
+    assert told(caplog, leftover) == f"INFO {leftover} {words}"
+
+
+def test_a_lock_that_cannot_be_read(leftover: Path, caplog: Any) -> None:
+    os.mkfifo(leftover / LOCK_NAME)
+    look(leftover)
+    caplog.clear()
+    reclaim_leftovers(leftover.parent, "swap")
+    words = f"could not be reclaimed: [Errno {errno.ESPIPE}]"
+    assert told(caplog, leftover).startswith(f"WARNING {leftover} {words}")
+
+
+def test_a_file_that_cannot_be_deleted(tmp_path: Path, caplog: Any) -> None:
+    """The rest of it stays too, with the lock, for the next one that tries."""
+    namespace = Namespace.make(tmp_path, "swap")
+    namespace.disown()
+    (namespace.path / "segment-000000").mkdir()
+    look(namespace.path)
+    caplog.clear()
+    reclaim_leftovers(tmp_path, "swap")
+    words = f"could not be reclaimed: [Errno {errno.EISDIR}]"
+    assert told(caplog, namespace.path).startswith(f"WARNING {namespace.path} {words}")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY])
+def test_an_empty_directory_that_cannot_be_deleted(
+    leftover: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Another user's in a sticky directory, or the mount point of something."""
+    rmdir = Path.rmdir
+
+    def refuse(path: Path) -> None:
+        if path == leftover:
+            raise OSError(number, os.strerror(number), str(path))
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    look(leftover)
+    caplog.clear()
+    reclaim_leftovers(leftover.parent, "swap")
+    words = f"could not be reclaimed: [Errno {number}]"
+    assert told(caplog, leftover).startswith(f"WARNING {leftover} {words}")
+
+
+def test_what_is_reclaimed_is_told(tmp_path: Path, caplog: Any) -> None:
+    namespace = Namespace.make(tmp_path, "swap")
+    namespace.disown()
+    assert reclaim_leftovers(tmp_path, "swap") == [namespace.path]
+    assert told(caplog, namespace.path) == f"INFO reclaimed {namespace.path}"
