@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import torch
 import aio
 from support.buffers import pattern, raw, tensor_of
 from support.child import child_answer
-from support.counters import counters, held_now
+from support.counters import counters, held_now, until
 from support.fuse import fuse_mount
 from support.limits import no_descriptor_left
 
@@ -124,6 +128,47 @@ def test_descriptors_come_back_from_requests_in_flight(
         os.close(root)
         assert first.result(60) == 5000
     assert target == pattern(5000)
+
+
+def test_interrupted_while_none_comes_back(
+    tmp_path: Path, disk: Path, backend: str, make_handle: Any
+) -> None:
+    """What a call has begun before Ctrl-C goes on to its end; the rest of it is not begun."""
+    handle = make_handle(backend)
+    ready = threading.Event()
+
+    def interrupt() -> None:
+        ready.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with fuse_mount(tmp_path / "fuse") as drive:
+        held = drive.path / "held-file"
+        held.touch()
+        root = os.open(drive.path, os.O_RDONLY)
+
+        def items() -> Iterator[tuple[bytes, Path]]:
+            yield b"1" * 100, held
+            yield b"2" * 100, disk / "file"
+            ready.set()
+
+        switching = sys.getswitchinterval()
+        sys.setswitchinterval(1000)  # the thread goes on when the call gives the GIL up
+        try:
+            with no_descriptor_left(1), pytest.raises(KeyboardInterrupt):
+                handle.submit_pwrite_many(items())
+        finally:
+            sys.setswitchinterval(switching)
+            ready.set()
+            thread.join()
+            os.mknod("release", dir_fd=root)
+            os.close(root)
+        until(lambda: handle.stats()["in_flight"] == 0, "the request that had begun is done")
+        assert held.read_bytes() == b"1" * 100
+    assert list(disk.iterdir()) == []
+    assert handle.stats()["requests"]["write"] == 1
+    assert handle.sync_pwrite(b"3", disk / "file") == 1
 
 
 def test_a_handle_made_with_too_few(backend: str) -> None:

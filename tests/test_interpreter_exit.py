@@ -57,6 +57,25 @@ def test_files_are_whole(disk: Path, backend: str) -> None:
         assert (disk / f"{number}.future").read_bytes() == pattern(NBYTES)
 
 
+def test_no_room_to_be_told_of_the_exit() -> None:
+    """Python has 32 places for functions that are called at the end; the import says so, before a
+    handle could be left open then.
+    """
+    script = """
+import ctypes
+harmless = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)
+while ctypes.pythonapi.Py_AtExit(harmless) == 0:
+    pass
+try:
+    import _deepnvme
+except ImportError as error:
+    print(error)
+"""
+    done = run_child(script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "exit functions (Py_AtExit) is full; import aio earlier" in done.stdout
+
+
 def test_sys_exit_while_another_thread_waits(disk: Path, backend: str) -> None:
     script = """
 import sys, threading

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the tests reach: branches of Python, lines of C++ (make coverage). Arguments reach pytest.
 #
-#   1. The extension is built with counters (DEEPNVME_COVERAGE), beside the shipped one, and so are the C++ tests. That of
-#      the fault-injection tests has none.
+#   1. The extension is built with counters (DEEPNVME_COVERAGE), beside the shipped one, and so are the C++ tests and,
+#      from the same objects, that of the fault-injection tests.
 #   2. The C++ tests run, then the Python tests; these and their children find this extension by PYTHONPATH, and by the
 #      working directory, which `python -c` looks at before that. Processes that a test kills count for nothing.
 #   3. One table, and pages that show each line: build/coverage/python and build/coverage/cpp.

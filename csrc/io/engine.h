@@ -12,7 +12,6 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
-#include <string_view>
 
 namespace deepnvme::io {
 
@@ -34,7 +33,6 @@ struct Completion {
 class Engine {
 public:
     virtual ~Engine() = default;  // called with nothing in flight
-    virtual std::string_view name() const = 0;
 
     // Starts transfers in order. Returns how many were started, perhaps fewer than given, or -errno
     // (never both: an error is reported only when none was started). -EAGAIN asks to reap first.

@@ -8,7 +8,8 @@
 namespace deepnvme::io {
 namespace {
 
-constexpr uint32_t depth = 4;
+// The chunks of a request that is no larger than a block: what is ragged at its ends, and the rest.
+constexpr uint32_t depth = 3;
 
 }  // namespace
 
@@ -28,9 +29,6 @@ void InlinePumps::run(const std::shared_ptr<Operation>& operation) {
     Pump& pump = own->pump;
     Chunk chunk;
     while (operation->next(chunk)) {
-        while (pump.room() == 0) {
-            pump.reap(true);
-        }
         pump.add({operation, chunk});
         pump.submit();
     }

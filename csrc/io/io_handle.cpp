@@ -27,9 +27,7 @@ std::atomic<uint64_t> next_number{1};
 // A quarter of what the process may have open: several handles and the program itself share it.
 size_t open_file_limit() {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-        return most_open_files;
-    }
+    ::getrlimit(RLIMIT_NOFILE, &limit);
     return std::clamp<size_t>(limit.rlim_cur / 4, 4, most_open_files);
 }
 

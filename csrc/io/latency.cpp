@@ -52,14 +52,12 @@ void LatencyHistogram::Merged::add(const LatencyHistogram& histogram) {
 
 double LatencyHistogram::Merged::percentile(double fraction) const {
     const auto rank = static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(count_)));
-    uint64_t seen = 0;
-    for (size_t i = 0; i < bucket_count; ++i) {
-        seen += buckets_[i];
-        if (seen >= rank) {
-            return std::min(value_of(i), static_cast<double>(max_)) * 1e-9;
-        }
+    size_t bucket = 0;
+    uint64_t seen = buckets_[0];
+    while (seen < rank && bucket + 1 < bucket_count) {
+        seen += buckets_[++bucket];
     }
-    return static_cast<double>(max_) * 1e-9;
+    return std::min(value_of(bucket), static_cast<double>(max_)) * 1e-9;
 }
 
 LatencyHistogram::Summary LatencyHistogram::Merged::summary() const {

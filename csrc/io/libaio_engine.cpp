@@ -56,8 +56,6 @@ public:
 
     ~LibaioEngine() override { release(); }
 
-    std::string_view name() const override { return "libaio"; }
-
     int submit(std::span<const Transfer> transfers) override {
         batch_.clear();
         for (const Transfer& t : transfers) {

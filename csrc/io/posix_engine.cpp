@@ -49,8 +49,6 @@ public:
         }
     }
 
-    std::string_view name() const override { return "posix"; }
-
     int submit(std::span<const Transfer> transfers) override {
         size_t wanted = 0;
         {
@@ -129,8 +127,6 @@ private:
 
 class InlineEngine final : public Engine {
 public:
-    std::string_view name() const override { return "inline"; }
-
     int submit(std::span<const Transfer> transfers) override {
         for (const Transfer& transfer : transfers) {
             done_.push_back(perform(transfer));

@@ -165,9 +165,6 @@ void Pump::submit() {
 }
 
 void Pump::reap(bool block) {
-    if (broken_ != 0) {
-        return;
-    }
     const int count = engine_.reap(completions_, block && in_engine_ > 0);
     if (count < 0) {
         counters_.retries.add(1);
@@ -331,9 +328,6 @@ Path Pump::path(const Slot& slot) const {
 void Pump::trace(uint32_t index, uint64_t ended, int error) {
     const Slot& slot = slots_[index];
     const Operation& operation = *slot.piece.operation;
-    if (operation.traced() == nullptr) {
-        return;
-    }
     const uint64_t started = slot.first_started != 0 ? slot.first_started : slot.started;
     TraceEvent event;
     event.write = operation.write();

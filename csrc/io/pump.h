@@ -49,7 +49,7 @@ public:
 
     void add(Piece piece);  // room() > 0
     void submit();
-    // Waits for a completion when `block`; deals with all that are there.
+    // Waits for a completion when `block`; deals with all that are there. Not when idle().
     void reap(bool block);
     // The registry has released a mapping.
     void forget_mapping(uint64_t serial) { fixed_.forget(serial); }

@@ -197,10 +197,9 @@ void Trace::stop() {
 }
 
 void Trace::end() {
+    const bool had_failed = file_.error() != 0;
     file_.finish([this] { return last_object(); });
-    if (file_.error() != 0) {
-        failure_.store(file_.error(), std::memory_order_relaxed);
-    }
+    note_failure(had_failed);
     size_ = file_.size();
     {
         const std::lock_guard lock(calls_mutex_);
@@ -272,13 +271,18 @@ void Trace::run() {
             wanted_ = false;
             last = stopping_;
         }
+        const bool had_failed = file_.error() != 0;
         while (drain()) {
         }
-        const bool had_failed = file_.error() != 0;
         file_.flush();
-        if (!had_failed && file_.error() != 0) {
-            failure_.store(file_.error(), std::memory_order_relaxed);
-        }
+        note_failure(had_failed);
+    }
+}
+
+// The first that stops the writing is told, at once.
+void Trace::note_failure(bool had_failed) {
+    if (!had_failed && file_.error() != 0) {
+        failure_.store(file_.error(), std::memory_order_relaxed);
     }
 }
 

@@ -90,6 +90,7 @@ private:
     void end();  // of the file, once there is no writer
     void wake();
     void run();
+    void note_failure(bool had_failed);
     bool drain();  // whether there was anything
     bool drain(TraceTrack& track);
     bool drain_calls();

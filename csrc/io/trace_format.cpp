@@ -104,11 +104,9 @@ std::string json_text(std::string_view bytes) {
         if (all.size() <= longest_text) {
             return begin == 0 ? all : "..." + all;
         }
-        // An escape is six bytes long at most: so many have to go, or more. Whole characters.
+        // An escape is six bytes long at most: so many have to go, or more. Half a character is
+        // never shown: its escapes are longer than all of it, which was too long.
         begin += (all.size() - longest_text) / 6;
-        while (begin + 1 < bytes.size() && (bytes[begin + 1] & '\xC0') == '\x80') {
-            ++begin;
-        }
     }
 }
 

@@ -49,8 +49,6 @@ public:
         sys::close(wake_fd_);
     }
 
-    std::string_view name() const override { return "io_uring"; }
-
     // A queued entry that io_uring_enter did not take (EAGAIN, EBUSY, EINTR) stays in the ring, and
     // every later submit() or reap() offers it again: it counts as started.
     int submit(std::span<const Transfer> transfers) override {

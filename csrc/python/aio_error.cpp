@@ -6,6 +6,7 @@
 
 #include "io/failure.h"
 #include "io/trace.h"
+#include "python/new_reference.h"
 
 namespace deepnvme::python {
 namespace {
@@ -41,12 +42,7 @@ std::string describe(const io::Failure& failure) {
 
 py::object make_error(const io::Failure& failure, const std::string& text) {
     const auto type = py::reinterpret_borrow<py::object>(aio_error_type);
-    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
-        failure.path.data(), static_cast<Py_ssize_t>(failure.path.size())));
-    if (!path) {
-        throw py::error_already_set();
-    }
-    py::object error = type(failure.error, text, path);
+    py::object error = type(failure.error, text, path_as_str(failure.path));
     error.attr("offset") = failure.offset;
     error.attr("nbytes") = failure.nbytes;
     error.attr("nbytes_done") = failure.nbytes_done;
@@ -72,16 +68,14 @@ void raise(const io::TraceError& error) {
     const std::string detail = error.what();
     const std::string text = std::string(std::strerror(error.error)) +
                              (detail.empty() ? "" : " (" + detail + ")") + ": trace";
-    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
-        error.path.data(), static_cast<Py_ssize_t>(error.path.size())));
-    const py::tuple arguments = py::make_tuple(error.error, text, path);
+    const py::tuple arguments = py::make_tuple(error.error, text, path_as_str(error.path));
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
 }
 
 }  // namespace
 
 void register_io_errors(py::module_& module) {
-    aio_error_type = PyErr_NewExceptionWithDoc(
+    py::object type = new_reference(PyErr_NewExceptionWithDoc(
         "aio.AioError",
         "A transfer failed. errno, strerror and filename as in OSError.\n\n"
         "Attributes:\n"
@@ -90,15 +84,12 @@ void register_io_errors(py::module_& module) {
         "    nbytes_done: bytes that moved before it failed; the rest of the target is undefined.\n"
         "    failures: every failed operation that this call reports, this one first.\n\n"
         "errno is ENODATA for a read beyond the end of the file.",
-        PyExc_OSError, nullptr);
-    if (aio_error_type == nullptr) {
-        throw py::error_already_set();
-    }
-    const auto type = py::reinterpret_borrow<py::object>(aio_error_type);
+        PyExc_OSError, nullptr));
     type.attr("failures") =
         py::module_::import("builtins")
             .attr("property")(py::cpp_function(&failures_of, py::is_method(type)));
-    module.add_object("AioError", aio_error_type);  // keeps a reference; ours is kept for good
+    module.add_object("AioError", type);
+    aio_error_type = type.release().ptr();  // kept for good
     py::register_local_exception_translator([](std::exception_ptr raised) {
         try {
             std::rethrow_exception(raised);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "python/buffer_sources.h"
+#include "python/new_reference.h"
 
 namespace deepnvme::python {
 namespace {
@@ -90,28 +91,17 @@ BufferView view_protocol(py::handle object, bool need_owner) {
 
 }  // namespace
 
-Name::Name(const char* name) : name_(PyUnicode_InternFromString(name)) {
-    if (name_ == nullptr) {
-        throw py::error_already_set();
-    }
-}
+Name::Name(const char* name)
+    : name_(new_reference(PyUnicode_InternFromString(name)).release().ptr()) {}
 
 py::object Name::of(py::handle object) const {
-    PyObject* value = PyObject_GetAttr(object.ptr(), name_);
-    if (value == nullptr) {
-        throw py::error_already_set();
-    }
-    return py::reinterpret_steal<py::object>(value);
+    return new_reference(PyObject_GetAttr(object.ptr(), name_));
 }
 
 py::object Name::call_on(py::handle object) const {
     PyObject* self = object.ptr();
-    PyObject* value =
-        PyObject_VectorcallMethod(name_, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
-    if (value == nullptr) {
-        throw py::error_already_set();
-    }
-    return py::reinterpret_steal<py::object>(value);
+    return new_reference(
+        PyObject_VectorcallMethod(name_, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
 
 bool Name::true_of(py::handle object) const { return of(object).ptr() == Py_True; }
@@ -158,7 +148,7 @@ void measure(BufferView& view) {
 
 BufferView view_buffer(py::handle object, bool need_owner) {
     if (is_torch_tensor(object)) {
-        return view_torch(object, need_owner);
+        return view_torch(object);
     }
     if (PyObject_CheckBuffer(object.ptr())) {
         return view_protocol(object, need_owner);

@@ -27,8 +27,9 @@ struct BufferView {
     bool may_overlap = false;      // two elements may share bytes
     std::vector<int64_t> shape;    // elements; with `strides` left empty when contiguous
     std::vector<int64_t> strides;  // bytes, negative ones included
-    // Keeps the memory where it is, however the object changes: a torch storage, a held Py_buffer,
-    // a DLPack tensor. Null when it was not asked for and the object itself is enough.
+    // Keeps the memory where it is, however the object changes: a torch storage (hold_storage), a
+    // held Py_buffer, a DLPack tensor. Null of a torch tensor, and when it was not asked for and
+    // the object itself is enough.
     py::object owner;
 };
 

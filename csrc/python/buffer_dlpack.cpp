@@ -8,30 +8,19 @@
 namespace deepnvme::python {
 namespace {
 
-// The capsule's tensor is ours once the capsule is renamed, as DLPack's Python protocol has it.
+// The tensor of a capsule, which is ours, to be deleted with `owner`, once the capsule is renamed,
+// as DLPack's Python protocol has it.
 template <typename Managed>
-Managed* consume(py::handle capsule, const char* name, const char* used) {
+Managed* consume(py::handle capsule, const char* name, const char* used, py::object& owner) {
     auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
-    if (managed == nullptr || PyCapsule_SetName(capsule.ptr(), used) != 0) {
-        throw py::error_already_set();
-    }
-    return managed;
-}
-
-template <typename Managed>
-py::object owner_of(Managed* managed) {
-    auto call_deleter = [](void* pointer) {
+    owner = py::capsule(managed, [](void* pointer) {
         auto* owned = static_cast<Managed*>(pointer);
         if (owned->deleter != nullptr) {
             owned->deleter(owned);
         }
-    };
-    try {
-        return py::capsule(managed, call_deleter);
-    } catch (const py::error_already_set&) {
-        call_deleter(managed);
-        throw;
-    }
+    });
+    PyCapsule_SetName(capsule.ptr(), used);
+    return managed;
 }
 
 int32_t device_type(py::handle object) {
@@ -95,8 +84,7 @@ BufferView view_dlpack(py::handle object) {
     const dlpack::Tensor* tensor = nullptr;
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
         auto* managed = consume<dlpack::VersionedTensor>(capsule, "dltensor_versioned",
-                                                         "used_dltensor_versioned");
-        view.owner = owner_of(managed);
+                                                         "used_dltensor_versioned", view.owner);
         if (managed->version.major != 1) {  // fields may lie elsewhere; the deleter may not
             throw py::type_error("DLPack " + std::to_string(managed->version.major) +
                                  " is not known here");
@@ -104,10 +92,13 @@ BufferView view_dlpack(py::handle object) {
         // A copy that the exporter made is lost when it goes, and with it what was read into it.
         view.writable = (managed->flags & (dlpack::flag_read_only | dlpack::flag_copied)) == 0;
         tensor = &managed->tensor;
+    } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
+        tensor = &consume<dlpack::ManagedTensor>(capsule, "dltensor", "used_dltensor", view.owner)
+                      ->tensor;
     } else {
-        auto* managed = consume<dlpack::ManagedTensor>(capsule, "dltensor", "used_dltensor");
-        view.owner = owner_of(managed);
-        tensor = &managed->tensor;
+        throw py::type_error(std::string("the __dlpack__() of ") + Py_TYPE(object.ptr())->tp_name +
+                             " returned no capsule with a tensor, or one that is used already; "
+                             "correct its exporter");
     }
     const unsigned bits = unsigned{tensor->dtype.bits} * tensor->dtype.lanes;
     if (bits % 8 != 0) {

@@ -23,7 +23,7 @@ void measure(BufferView& view);
 
 // torch tensors, once the program has imported torch.
 bool is_torch_tensor(py::handle object);
-BufferView view_torch(py::handle tensor, bool need_owner);
+BufferView view_torch(py::handle tensor);  // without an owner
 // Makes the view own the storage. Throws ValueError when the tensor reaches beyond it.
 void hold_storage(py::handle tensor, BufferView& view);
 std::optional<ByteSpan> torch_span_if(py::handle tensor, bool (*worth_a_look)(const void*));

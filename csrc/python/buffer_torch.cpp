@@ -254,7 +254,7 @@ void hold_storage(py::handle tensor, BufferView& view) {
     check_inside(view.span, view.owner);
 }
 
-BufferView view_torch(py::handle tensor, bool need_owner) {
+BufferView view_torch(py::handle tensor) {
     if (has_own_dispatch(tensor)) {
         refuse(
             std::string(Py_TYPE(tensor.ptr())->tp_name) +
@@ -265,9 +265,6 @@ BufferView view_torch(py::handle tensor, bool need_owner) {
     if (!describe(tensor, view)) {
         check_plain(tensor);
         view = view_elements(tensor, transferable_address(tensor));
-    }
-    if (need_owner) {
-        hold_storage(tensor, view);
     }
     return view;
 }

@@ -38,10 +38,11 @@ bool unregister(const pin::Mapping& mapping) noexcept {
     try {
         return py::handle(registrar).attr("unregister")(address_of(mapping)).cast<bool>();
     } catch (py::error_already_set& error) {
-        if (error.matches(PyExc_KeyboardInterrupt)) {
-            PyErr_SetInterrupt();  // for whoever can be interrupted
-        }
+        const bool interrupted = error.matches(PyExc_KeyboardInterrupt);
         error.discard_as_unraisable("pinned_manager.host_registration");
+        if (interrupted) {
+            PyErr_SetInterrupt();  // for whoever can be interrupted, which the hook above cannot
+        }
     }
     return false;
 }

@@ -18,6 +18,7 @@
 #include "python/handle_stats.h"
 #include "python/interpreter_exit.h"
 #include "python/keep_alive.h"
+#include "python/new_reference.h"
 #include "python/request.h"
 #include "python/ticket.h"
 
@@ -93,12 +94,9 @@ public:
         drop_released();
         std::vector<std::pair<io::Request, io::FileName>> requests;
         for (const py::handle item : items) {
-            const auto parts = py::reinterpret_steal<py::object>(PySequence_Fast(
+            const py::object parts = new_reference(PySequence_Fast(
                 item.ptr(),
                 "an item must be (buffer, filename) or (buffer, filename, file_offset)"));
-            if (!parts) {
-                throw py::error_already_set();
-            }
             const Py_ssize_t size = PySequence_Fast_GET_SIZE(parts.ptr());
             if (size != 2 && size != 3) {
                 throw py::value_error(
@@ -259,7 +257,7 @@ void bind_handle(py::module_& m) {
         .def("notify", &Ticket::notify, py::arg("channel"), py::arg("token"),
              "Push `token` to `channel` once done.");
     py::class_<OpenFile>(m, "OpenFile", "A file that a handle has opened, for several requests.")
-        .def("path", [](const OpenFile& open) { return open.opened()->path(); })
+        .def("path", [](const OpenFile& open) { return path_as_str(open.opened()->path()); })
         .def("fileno", [](const OpenFile& open) { return open.opened()->buffered_descriptor(); })
         .def("close", [](OpenFile& open) { open.file.reset(); });
     py::class_<Handle>(m, "Handle", "The native part of aio.aio_handle.")

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "python/interpreter_exit.h"
+#include "python/new_reference.h"
 #include "sys/process.h"
 
 namespace deepnvme::python {
@@ -105,9 +106,7 @@ py::object trace_failure(const io::IoHandle& handle) {
     if (error == 0) {
         return py::none();
     }
-    const auto path = py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
-        trace->path().data(), static_cast<Py_ssize_t>(trace->path().size())));
-    return py::make_tuple(path, error);
+    return py::make_tuple(path_as_str(trace->path()), error);
 }
 
 py::dict device_totals() {

@@ -15,6 +15,7 @@
 #include "python/device_hooks.h"
 #include "python/dlpack_abi.h"
 #include "python/gil.h"
+#include "python/new_reference.h"
 #include "python/pin_error.h"
 #include "python/pin_settings.h"
 
@@ -76,12 +77,10 @@ py::object allocate_dlpack(const py::int_& nbytes, const std::string& tag) {
         &exported->length,        &exported->stride, 0};
     exported->managed.manager_context = exported.get();
     exported->managed.deleter = delete_export;
-    PyObject* capsule = PyCapsule_New(&exported->managed, "dltensor", delete_capsule);
-    if (capsule == nullptr) {
-        throw py::error_already_set();
-    }
+    py::object capsule =
+        new_reference(PyCapsule_New(&exported->managed, "dltensor", delete_capsule));
     static_cast<void>(exported.release());  // the capsule has it
-    return py::reinterpret_steal<py::object>(capsule);
+    return capsule;
 }
 
 // An unlock may have to wait for the device: it is asked afterwards.

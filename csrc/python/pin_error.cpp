@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "pin/page_alloc.h"
+#include "python/new_reference.h"
 
 namespace deepnvme::python {
 namespace {
@@ -25,7 +26,7 @@ void raise(const pin::PinError& error) {
 }  // namespace
 
 void register_pin_error(py::module_& module) {
-    pin_error_type = PyErr_NewExceptionWithDoc(
+    py::object type = new_reference(PyErr_NewExceptionWithDoc(
         "aio.PinError",
         "Memory could not be page-locked, or the budget is used up.\n\n"
         "Attributes, in bytes:\n"
@@ -33,11 +34,9 @@ void register_pin_error(py::module_& module) {
         "    locked: what this process had locked (VmLck); of the budget: what was in use.\n"
         "    limit: RLIMIT_MEMLOCK, None when unlimited or not enforced (CAP_IPC_LOCK); or the "
         "budget.",
-        PyExc_MemoryError, nullptr);
-    if (pin_error_type == nullptr) {
-        throw py::error_already_set();
-    }
-    module.add_object("PinError", pin_error_type);  // keeps a reference; ours is kept for good
+        PyExc_MemoryError, nullptr));
+    module.add_object("PinError", type);
+    pin_error_type = type.release().ptr();  // kept for good
     py::register_local_exception_translator([](std::exception_ptr raised) {
         try {
             std::rethrow_exception(raised);

@@ -5,6 +5,7 @@
 
 #include "python/buffer_sources.h"
 #include "python/keep_alive.h"
+#include "python/new_reference.h"
 
 namespace deepnvme::python {
 
@@ -49,10 +50,7 @@ io::FileName file_name(py::handle file) {
 }
 
 off_t file_offset(py::handle offset) {
-    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(offset.ptr()));
-    if (!index) {
-        throw py::error_already_set();
-    }
+    const py::object index = new_reference(PyNumber_Index(offset.ptr()));
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow != 0 || value < 0) {
@@ -67,7 +65,7 @@ io::Request make_request(py::handle buffer, bool write) {
     const py::object source =
         write ? resolve_lazy_views(buffer) : py::reinterpret_borrow<py::object>(buffer);
     const bool tensor = is_torch_tensor(source);
-    BufferView view = view_buffer(source, !tensor);
+    BufferView view = view_buffer(source, true);
     if (!write && !view.writable) {
         throw py::value_error(
             "the buffer to read into is read-only; give one that can be written, such as a "

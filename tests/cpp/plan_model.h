@@ -93,6 +93,7 @@ inline void check_chunks(const Case& c, const std::vector<Chunk>& chunks) {
         }
     }
     CHECK(position == c.nbytes);
+    CHECK(c.nbytes > staged_block || chunks.size() <= 3);  // more have no place in InlinePumps
 }
 
 inline void check_small(const Case& c) {

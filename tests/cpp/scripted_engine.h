@@ -77,8 +77,6 @@ public:
 
     // ---- Engine ----
 
-    std::string_view name() const override { return "scripted"; }
-
     int submit(std::span<const io::Transfer> transfers) override {
         CHECK(!transfers.empty());
         batches.push_back(transfers.size());

@@ -98,6 +98,23 @@ void room_is_reserved_or_refused() {
     sys::set_fault_hook(nullptr);
 }
 
+// It is opened with O_DIRECT and says only then that it takes none: that has to come off again.
+void direct_io_that_stays_on() {
+    const ScratchFile file(noise(2 * kPage, 1));
+    asked = {512, 2 * MiB};
+    refused_call = "fcntl";
+    refused_error = EPERM;
+    sys::set_fault_hook(refuse);
+    if (file.takes_direct()) {
+        CHECK_THROWS(io::IoError, error,
+                     io::File::open({file.path(), -1}, false, 2 * kPage, 0, {})) {
+            CHECK(error.failure.error == EPERM && error.failure.path == file.path());
+        }
+    }
+    sys::set_fault_hook(nullptr);
+    asked = {};
+}
+
 void size_as_it_is_now() {
     ScratchFile file(noise(kPage, 3));
     const auto opened = io::File::open({file.path(), -1}, false, kPage, 0, {});
@@ -111,6 +128,7 @@ int main() {
     blocking_and_still_direct(100);
     blocking_and_still_direct(2 * kPage);
     room_is_reserved_or_refused();
+    direct_io_that_stays_on();
     size_as_it_is_now();
     moved_whole({512, 512}, true);
     moved_whole({512, 512, 16 << 10}, true);

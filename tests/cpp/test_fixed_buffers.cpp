@@ -17,7 +17,6 @@ constexpr size_t kTail = 4096;
 // Registers without looking at the memory, which need not be there.
 class Table final : public io::Engine {
 public:
-    std::string_view name() const override { return "table"; }
     int submit(std::span<const io::Transfer>) override { return 0; }
     int reap(std::span<io::Completion>, bool) override { return 0; }
     void wake() override {}

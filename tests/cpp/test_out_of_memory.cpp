@@ -1,6 +1,6 @@
 // Guards: where the C++ heap or the kernel has nothing left, a mapping is still all or nothing and
-// touches no memory but its own, a handle is not made, and a request that cannot be validated fails
-// alone.
+// touches no memory but its own, a handle is not made, a request that cannot be validated fails
+// alone, and pinned memory that cannot be kept for reuse is given up.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,9 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 #include "check.h"
 #include "io/io_handle.h"
+#include "locked_bytes.h"
+#include "pin/deepspeed_pin_tensor.h"
 #include "pin/page_alloc.h"
 #include "pump_rig.h"
 
@@ -27,7 +30,8 @@ thread_local int allocations_before_failure = -1;  // -1: none fails
 thread_local size_t largest_allocation = SIZE_MAX;
 
 // Of munmap().
-int unmaps = -1;  // calls since it was set to 0
+int unmaps = -1;         // calls since it was set to 0
+int refused_unmap = -1;  // the call that fails
 std::byte* neighbour = nullptr;
 
 }  // namespace
@@ -44,11 +48,11 @@ void* operator new(size_t nbytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-// The first call's room is taken at once, as by another thread. The second is refused, as it is
-// where vm.max_map_count allows no mapping to be split.
+// The first call's room is taken at once, as by another thread. One is refused, as it is where
+// vm.max_map_count allows no mapping to be split.
 extern "C" int munmap(void* address, size_t nbytes) noexcept {
     const int call = unmaps < 0 ? -1 : unmaps++;
-    if (call == 1) {
+    if (call >= 0 && call == refused_unmap) {
         errno = ENOMEM;
         return -1;
     }
@@ -106,6 +110,7 @@ void no_memory_to_validate_with() {
 
 // What is cut off the front of a mapping is not ours any more, whatever happens to the rest.
 void unmapping_that_is_refused() {
+    refused_unmap = 1;
     for (int tries = 0; tries < 16; ++tries) {
         unmaps = 0;
         try {
@@ -128,6 +133,52 @@ void unmapping_that_is_refused() {
     std::printf("mappings are always aligned here\n");
 }
 
+// Nothing is left of what could not be cut to size: with the front refused, all of it.
+void unmapping_that_is_refused_at_once() {
+    refused_unmap = 0;
+    for (int tries = 0; tries < 2; ++tries) {  // one of them has a front to be cut off
+        const size_t before = mappings();
+        unmaps = 0;
+        CHECK_THROWS(std::bad_alloc, error,
+                     pin::PageMapping(2 * MiB, pin::PageMapping::Residency::unlocked)) {}
+        CHECK(unmaps == 2);
+        unmaps = -1;
+        CHECK(mappings() <= before);
+        CHECK(::mmap(nullptr, sys::page_size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+              MAP_FAILED);
+    }
+}
+
+// The pool needs memory for its books. Without it a mapping is unlocked and unmapped, and listeners
+// are told, or it waits for its device; the pool is as it was.
+void no_memory_to_keep_pinned_memory(int before_failure, bool device) {
+    auto& registry = pin::deepspeed_pin_tensor_t::instance();
+    const size_t locked = locked_bytes();
+    std::vector<uint64_t> told;
+    told.reserve(8);
+    const auto listening =
+        registry.add_release_listener([&](uint64_t serial) { told.push_back(serial); });
+    auto kept = registry.allocate(MiB, "test");
+    auto region = registry.allocate(2 * MiB, "test");
+    const uint64_t serial = region->mapping()->serial;
+    region->mapping()->device_registered = device;
+    kept.reset();
+    CHECK(registry.stats().cached == MiB);
+    allocations_before_failure = before_failure;
+    region.reset();
+    CHECK(allocations_before_failure == -1);  // it has failed
+    const size_t left = device ? 3 * MiB : MiB;
+    CHECK(registry.stats().in_use == 0 && registry.stats().cached == left);
+    CHECK(locked_bytes() - locked == left && registry.any_departing() == device);
+    CHECK(device ? told.empty() : told == std::vector{serial});
+    registry.finish_departures([](const pin::Mapping&) { return true; });
+    CHECK(told == std::vector{serial} && locked_bytes() - locked == MiB);
+    CHECK(registry.allocate(2 * MiB, "test")->mapping()->serial != serial);
+    registry.empty_cache();
+    CHECK(registry.stats().cached == 0 && locked_bytes() == locked);
+    registry.remove_release_listener(listening);
+}
+
 }  // namespace
 
 int main() {
@@ -135,5 +186,11 @@ int main() {
     no_memory_for_a_worker();
     no_memory_to_validate_with();
     unmapping_that_is_refused();
+    unmapping_that_is_refused_at_once();
+    for (int before_failure : {0, 1}) {
+        for (bool device : {false, true}) {
+            no_memory_to_keep_pinned_memory(before_failure, device);
+        }
+    }
     return 0;
 }

@@ -1,6 +1,7 @@
 // Guards: one mapping is all or nothing: aligned, exactly charged, resident, and gone after any
 // failure.
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cerrno>
@@ -150,6 +151,18 @@ void a_refused_unlock_is_told() {
     CHECK(locked_bytes() == before);  // unmapping unlocks
 }
 
+// Without a descriptor for /proc the limit is known all the same; what is locked is not.
+void no_descriptor_to_look_with() {
+    const PageMapping mapping(MiB, PageMapping::Residency::locked);
+    CHECK(pin::locked_memory().locked == locked_bytes());
+    rlimit limit{};
+    CHECK(::getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    const Injected injected(Fault{"open", EMFILE, 0, 1});
+    const pin::LockedMemory memory = pin::locked_memory();
+    CHECK(calls == 1 && memory.locked == 0);
+    CHECK(memory.limit == (limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur));
+}
+
 }  // namespace
 
 int main() {
@@ -158,5 +171,6 @@ int main() {
     works_on_older_kernels();
     a_failure_leaves_nothing();
     a_refused_unlock_is_told();
+    no_descriptor_to_look_with();
     return 0;
 }

@@ -13,7 +13,6 @@
 #include "check.h"
 #include "io/io_handle.h"
 #include "io/trace.h"
-#include "io/trace_format.h"
 #include "io/traced_call.h"
 #include "scratch_file.h"
 #include "sys/syscalls.h"
@@ -161,28 +160,6 @@ void a_full_disk_that_stays_full() {
     CHECK(!read.ended && read.spans > 80 && read.spans == file.events());
     CHECK(file.error() == ENOSPC);
     ::close(descriptor);
-}
-
-// ---- text ----
-
-void text_is_json() {
-    CHECK(io::json_text("a/b c") == "a/b c");
-    CHECK(io::json_text("\"\\\n\x7f") == R"(\"\\\u000a\u007f)");
-    CHECK(io::json_text("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") ==
-          "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
-    CHECK(io::json_text("\xff\xc3(\xe2\x82\xed\xa0\x80") ==
-          R"(\udcff\udcc3(\udce2\udc82\udced\udca0\udc80)");
-    const std::string shown = io::json_text(std::string(4000, '\x01') + "end");
-    CHECK(shown.size() <= 2600 && shown.starts_with("...") && shown.ends_with("end"));
-    TraceEvent event;
-    event.request = event.begin = event.nbytes = UINT64_MAX;
-    event.end = event.nbytes_done = UINT64_MAX;
-    event.error = event.retries = event.short_transfers = event.thread = INT32_MAX;
-    event.path = io::Path::buffered;
-    event.offset = INT64_MAX;
-    std::string formatted;
-    io::format_event(event, shown, UINT32_MAX, formatted);
-    CHECK(formatted.size() + 2 <= io::largest_trace_object);
 }
 
 // ---- traces ----
@@ -401,7 +378,6 @@ void handles_in_threads() {
 
 int main() {
     the_first_can_fail_before_anything_is_opened();
-    text_is_json();
     a_ring_keeps_order_and_counts_what_it_drops();
     the_file_is_whole_at_any_failure();
     a_full_disk_that_stays_full();

@@ -18,7 +18,6 @@ using test::ScratchFile;
 namespace {
 
 struct CountingEngine final : io::Engine {
-    std::string_view name() const override { return "counting"; }
     int submit(std::span<const io::Transfer> /*transfers*/) override { return -EAGAIN; }
     int reap(std::span<io::Completion> /*completions*/, bool /*block*/) override { return 0; }
     void wake() override { ++wakes; }

@@ -14,8 +14,7 @@ namespace deepnvme::test {
 
 class FaultyEngine final : public io::Engine {
 public:
-    explicit FaultyEngine(std::unique_ptr<io::Engine> inner)
-        : name_(inner->name()), scripted_(std::move(inner)) {
+    explicit FaultyEngine(std::unique_ptr<io::Engine> inner) : scripted_(std::move(inner)) {
         scripted_.fate = [this](const io::Transfer& t) { return schedule_.next_fate(t); };
     }
 
@@ -29,8 +28,6 @@ public:
             }
         }
     }
-
-    std::string_view name() const override { return name_; }
 
     int submit(std::span<const io::Transfer> transfers) override {
         scripted_.at_submit.push_back(schedule_.next_submit(transfers.front()));
@@ -104,7 +101,6 @@ private:
     }
 
     Schedule& schedule_ = Schedule::instance();
-    const std::string_view name_;
     ScriptedEngine scripted_;
     std::list<Held> held_;
     std::unordered_map<uint64_t, io::Transfer> in_flight_;

@@ -6,14 +6,12 @@ import ctypes
 import os
 from typing import NoReturn
 
-from support.faulty_watch import IN_CHILD
-
-COUNTED = os.environ.get("DEEPNVME_COVERAGE") == "1" and not IN_CHILD  # whose extension is another
+from support.faulty_build import COVERAGE
 
 
 def write_counters_at_any_exit() -> None:
     """From now on os._exit(), which skips what writes them at an exit, writes them first."""
-    if not COUNTED:
+    if not COVERAGE:
         return
     import _deepnvme
 

@@ -17,7 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZED = bool(os.environ.get("DEEPNVME_SANITIZE"))
-BUILT = ROOT / "build" / ("faulty-sanitized" if SANITIZED else "faulty")
+COVERAGE = os.environ.get("DEEPNVME_COVERAGE") == "1"
+BUILT = ROOT / "build" / f"faulty{'-sanitized' * SANITIZED}{'-coverage' * COVERAGE}"
 WRAPPED = (
     "_ZN8deepnvme2io17make_uring_engineEj",
     "_ZN8deepnvme2io18make_libaio_engineEj",
@@ -33,13 +34,8 @@ def build() -> Path:
     done = subprocess.run(
         [sys.executable, __file__],
         cwd=ROOT,
-        # What a sanitizer wants in front of the tests is not for compilers. Without counters: those
-        # of one object that is linked twice do not add up.
-        env={
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("LD_PRELOAD", "DEEPNVME_COVERAGE")
-        },
+        # What a sanitizer wants in front of the tests is not for compilers.
+        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
         capture_output=True,
         text=True,
         timeout=BUILD_HANG_S,
