@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from aio.top import print_top
 
         if not 0 < options.interval < 1e6:
-            top.error(f"--interval is {options.interval}, but must be seconds, more than 0")
+            limits = "more than 0 and less than 1000000 seconds"
+            top.error(f"--interval is {options.interval:g}, but must be {limits}")
         return print_top(options.pid, options.once, options.json, options.interval)
 
     from aio.info import print_info  # here, so that --help needs no torch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10 has its own
@@ -31,6 +32,22 @@ BLOCKS = 4  # two being copied, two being written or read
 def is_device_tensor(buffer: Any) -> bool:
     """True for a tensor whose memory is not the host's."""
     return getattr(buffer, "is_cpu", True) is False
+
+
+def has_device_tensor(item: Any) -> bool:
+    """The same for the buffer of an item of pread_many() or pwrite_many()."""
+    return bool(item) and is_device_tensor(item[0])
+
+
+def _members(item: Any) -> tuple[Any, Any, Any]:
+    """Buffer, file name and offset of an item, as the core takes items of host memory apart."""
+    members = tuple(item)
+    if len(members) not in (2, 3):
+        raise ValueError(
+            f"an item has {len(members)} members, but must be (buffer, filename) or "
+            "(buffer, filename, file_offset)"
+        )
+    return (*members, 0)[:3]
 
 
 @dataclass
@@ -75,6 +92,14 @@ class _DeviceTicket:
         self.future.add_done_callback(lambda _: channel.push(token))
 
 
+@dataclass
+class _Prepared:
+    """A transfer whose file is open."""
+
+    file: _io.OpenFile
+    carry_out: Callable[[], int]  # in the thread; closes the file
+
+
 class DeviceTransfers:
     """The transfers of device tensors of one handle; nothing is made before the first one."""
 
@@ -89,6 +114,12 @@ class DeviceTransfers:
         self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
     ) -> _DeviceTicket:
         """Start a transfer. Opens the file and orders it after the device's current work, here."""
+        return self._begin(self._prepare(tensor, filename, file_offset, write, validate))
+
+    def _prepare(
+        self, tensor: Any, filename: Any, file_offset: int, write: bool, validate: bool
+    ) -> _Prepared:
+        """All of a transfer but its bytes: everything that may be wrong with its arguments."""
         self._core.require_usable()
         device = device_of(tensor)
         ready = device.record_event()
@@ -107,11 +138,14 @@ class DeviceTransfers:
             finally:
                 file.close()
 
+        return _Prepared(file, carry_out)
+
+    def _begin(self, prepared: _Prepared) -> _DeviceTicket:
         try:
-            return _DeviceTicket(self._executor().submit(carry_out))
+            return _DeviceTicket(self._executor().submit(prepared.carry_out))
         except BaseException:
             # An executor that cannot start a thread keeps the work for a later one: it must fail.
-            file.close()
+            prepared.file.close()
             raise
 
     def start(
@@ -125,20 +159,8 @@ class DeviceTransfers:
     def submit_many(self, items: list[Any], write: bool) -> _DeviceTicket:
         """Start transfers of host and device tensors together; one failure does not stop others."""
         refused: list[BaseException] = []
+        prepared: deque[_Prepared] = deque()
         tickets: list[_io.Ticket | _DeviceTicket] = []
-        try:
-            for buffer, filename, *offset in (item for item in items if is_device_tensor(item[0])):
-                file_offset = offset[0] if offset else 0
-                try:
-                    tickets.append(self.submit(buffer, filename, file_offset, write, False))
-                except AioError as error:
-                    refused.append(error)
-            host_items = [item for item in items if not is_device_tensor(item[0])]
-            tickets.append(self._core.submit_many(host_items, write))
-        except BaseException:  # of an argument: nobody will wait for what was started
-            for ticket in tickets:
-                ticket.wait()
-            raise
 
         def collect() -> int:
             nbytes = 0
@@ -152,7 +174,24 @@ class DeviceTransfers:
             _raise_any(failures)
             return nbytes
 
-        return _DeviceTicket(self._executor().submit(collect))  # behind the transfers it waits for
+        try:
+            for item in filter(has_device_tensor, items):
+                buffer, filename, file_offset = _members(item)
+                try:
+                    prepared.append(self._prepare(buffer, filename, file_offset, write, False))
+                except AioError as error:
+                    refused.append(error)
+            host_items = [item for item in items if not has_device_tensor(item)]
+            tickets.append(self._core.submit_many(host_items, write))  # the last to be checked
+            while prepared:
+                tickets.append(self._begin(prepared.popleft()))
+            return _DeviceTicket(self._executor().submit(collect))  # behind what it waits for
+        except BaseException:  # of an argument, or of a thread: nobody will wait for what runs
+            for one in prepared:
+                one.file.close()
+            for ticket in tickets:
+                ticket.wait()
+            raise
 
     def wait(self, wait_for_host: Callable[[], int]) -> int:
         """The number of operations, of host tensors and of device tensors, that are done now."""
@@ -202,9 +241,7 @@ class DeviceTransfers:
         copied: tuple[_Block, int, int] | None = None
 
         def write_out(block: _Block, begin: int, end: int) -> None:
-            if block.event is not None:
-                block.event.synchronize()
-                block.event = None
+            block.settle()
             block.ticket = self._core.submit(
                 block.memory[: end - begin], file, file_offset + begin, True
             )

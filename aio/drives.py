@@ -43,7 +43,7 @@ def _mounts() -> Iterator[_Mount]:
     for line in read_text(Path("/proc/self/mountinfo")).splitlines():
         fields, _, rest = line.partition(" - ")
         number, _, device = fields.split()[:3]
-        kind, source = rest.split()[:2]
+        kind, source = rest.split(" ")[:2]  # the source may be empty
         yield _Mount(number, device, kind, source)
 
 

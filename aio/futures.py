@@ -93,50 +93,47 @@ def _call_back(callback: Callable[[IOFuture], Any], future: IOFuture) -> None:
 
 
 class _LoopChannel:
-    """Completions for one event loop. It holds an eventfd only while something is awaited."""
+    """What one event loop awaits now.
+
+    The loop alone keeps it, as one of its readers, since the waiters keep the loop: so it goes, and
+    its eventfd, once nothing is awaited any more, or with a loop that ends before.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._channel: CompletionChannel | None = None
+        self._loop = loop
+        self._channel = CompletionChannel()
         self._waiters: dict[int, asyncio.Future[None]] = {}
         self._tokens = itertools.count()
+        loop.add_reader(self._channel.fileno(), self._deliver)
 
     def waiter(self, ticket: Ticket) -> asyncio.Future[None]:
-        loop = self._loop()
-        if loop is None:
-            raise RuntimeError("the event loop is gone")
-        if self._channel is None:
-            channel = CompletionChannel()
-            loop.add_reader(channel.fileno(), self._deliver)
-            self._channel = channel  # only now: what nobody reads would hang who awaits it
         token = next(self._tokens)
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
         self._waiters[token] = future
         ticket.notify(self._channel, token)
         return future
 
     def _deliver(self) -> None:
-        channel, loop = self._channel, self._loop()
-        if channel is None or loop is None:
-            return
-        for token in channel.take():
+        for token in self._channel.take():
             future = self._waiters.pop(token)
             if not future.done():  # the task that awaited it may have been cancelled
                 future.set_result(None)
         if not self._waiters:
-            loop.remove_reader(channel.fileno())
-            self._channel = None
+            self._loop.remove_reader(self._channel.fileno())
+            del _loop_channels[self._loop]
 
 
-_loop_channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopChannel] = (
-    weakref.WeakKeyDictionary()
-)
+_loop_channels: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, weakref.ReferenceType[_LoopChannel]
+] = weakref.WeakKeyDictionary()
 
 
 def _channel_of(loop: asyncio.AbstractEventLoop) -> _LoopChannel:
-    channel = _loop_channels.get(loop)
+    known = _loop_channels.get(loop)
+    channel = None if known is None else known()
     if channel is None:
-        channel = _loop_channels[loop] = _LoopChannel(loop)
+        channel = _LoopChannel(loop)
+        _loop_channels[loop] = weakref.ref(channel)
     return channel
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aio.backends import new_core
-from aio.device_transfer import DeviceTransfers, is_device_tensor
+from aio.device_transfer import DeviceTransfers, has_device_tensor, is_device_tensor
 from aio.futures import IOFuture, Ticket
 from aio.living_handles import add_handle, quietly
 from aio.options import HandleOptions
@@ -335,7 +335,7 @@ class aio_handle(LockedTensors):  # DeepSpeed's name
 
     def _submit_many(self, items: Iterable[Item], write: bool) -> Ticket:
         items = list(items)
-        if any(is_device_tensor(item[0]) for item in items):
+        if any(map(has_device_tensor, items)):
             return self._devices.submit_many(items, write)
         return self._core.submit_many(items, write)
 

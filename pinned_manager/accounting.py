@@ -87,24 +87,29 @@ class _Ledger:
         self.live: collections.Counter[tuple[str, str]] = collections.Counter()  # (backend, tag)
         self._changes: collections.deque[_Change] = collections.deque()
         self._lock = threading.RLock()
-        self._settling = False
+        self._settled = False  # or about to be
 
     def change(self, *change: Any) -> None:
         """Queue a _Change."""
         self._changes.append(_Change(*change))
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
-        """Within it the accounts are up to date, and nobody changes them."""
+    def settled(self) -> Iterator[bool]:
+        """Within it nobody changes the accounts, and they are up to date.
+
+        Unless it gives False, to a finalizer that runs in the middle of it.
+        """
         with self._lock:
-            if not self._settling:  # else this is a finalizer in the middle of the loop below
-                self._settling = True
-                try:
-                    while self._changes:
-                        self._apply(self._changes.popleft())
-                finally:
-                    self._settling = False
-            yield
+            if self._settled:
+                yield False
+                return
+            self._settled = True
+            try:
+                while self._changes:
+                    self._apply(self._changes.popleft())
+                yield True
+            finally:
+                self._settled = False
 
     def _apply(self, change: _Change) -> None:
         account = self.by_backend[change.backend]
@@ -181,9 +186,9 @@ def track_pinned_memory(num_bytes: int) -> None:
     Raises ValueError when the tag does not have so much, TypeError for what is no number of bytes.
     """
     nbytes, tag = operator.index(num_bytes), current_tag("tracked")
-    with _ledger.settled():
+    with _ledger.settled() as known:
         held = _ledger.live["tracked", tag]
-        if held + nbytes < 0:
+        if known and held + nbytes < 0:
             raise ValueError(
                 f"{-nbytes} bytes cannot be taken back from the tag {tag!r}, "
                 f"which has {held} tracked; take back what was tracked under the same tag"

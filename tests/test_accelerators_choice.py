@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -102,3 +102,39 @@ print(json.dumps(started))
 
 def test_no_device_is_started_by_import_or_by_looking() -> None:
     assert child_answer(NOTHING_STARTS) == []
+
+
+class Lock:
+    """Somebody else has it until this thread asks for it, and does something before."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self.first = first
+
+    def __enter__(self) -> None:
+        self.first()
+
+    def __exit__(self, *exception: object) -> None:
+        return
+
+
+def test_one_that_was_set_while_this_thread_waited_to_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = FakeAccelerator()
+    monkeypatch.setattr(
+        accelerators, "_lock", Lock(lambda: setattr(accelerators, "_current", mine))
+    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("looked for"))
+    assert get_accelerator() is mine
+
+
+def test_one_that_is_forgotten_as_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given all the same: nobody gets none."""
+
+    class Forgetting(Lock):
+        def __exit__(self, *exception: object) -> None:
+            accelerators._current = None
+
+    only(monkeypatch, "xpu")
+    monkeypatch.setattr(accelerators, "_lock", Forgetting(lambda: None))
+    assert get_accelerator().name == "xpu"

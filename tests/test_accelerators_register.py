@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pinned_manager.accelerators import cuda as cuda_module
 from pinned_manager.accelerators import refusal
 from pinned_manager.accelerators.cuda import CudaAccelerator
 from pinned_manager.accelerators.npu import NpuAccelerator
@@ -67,16 +69,43 @@ def test_cuda_failures_are_forgotten_and_said(caplog: pytest.LogCaptureFixture) 
     assert "stays locked" in said[1]
 
 
-def test_npu(caplog: pytest.LogCaptureFixture) -> None:
-    module = FakeNpu(npuHostUnregister=507899)
+@pytest.mark.parametrize(("hip", "name"), [(None, "cudaGetLastError"), ("6.0", "hipGetLastError")])
+def test_cuda_forgets_by_the_call_of_its_runtime(
+    monkeypatch: pytest.MonkeyPatch, hip: str | None, name: str
+) -> None:
+    """Once for each error, and for nothing else."""
+    called: list[str] = []
+    runtime = SimpleNamespace(
+        cudaGetLastError=lambda: called.append("cudaGetLastError"),
+        hipGetLastError=lambda: called.append("hipGetLastError"),
+    )
+    asked: list[object] = []
+
+    def load(library: object) -> SimpleNamespace:
+        asked.append(library)
+        return runtime
+
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(cuda_module, "ctypes", SimpleNamespace(CDLL=load))
+    assert CudaAccelerator(FakeCuda()).register_host_memory(ADDRESS, NBYTES) is True
+    assert called == []
+    assert CudaAccelerator(FakeCuda(cudaHostRegister=2)).register_host_memory(1, 1) is False
+    assert CudaAccelerator(FakeCuda(cudaHostUnregister=1)).unregister_host_memory(1) is False
+    assert (called, asked) == ([name] * 2, [None] * 2)  # in what the process has loaded
+
+
+@pytest.mark.parametrize("refused", ["", "npuHostRegister", "npuHostUnregister"])
+def test_npu(caplog: pytest.LogCaptureFixture, refused: str) -> None:
+    module = FakeNpu(**({refused: 507899} if refused else {}))
     accelerator = NpuAccelerator(module)
-    assert accelerator.register_host_memory(ADDRESS, NBYTES) is True
-    assert accelerator.unregister_host_memory(ADDRESS) is False
+    assert accelerator.register_host_memory(ADDRESS, NBYTES) is (refused != "npuHostRegister")
+    assert accelerator.unregister_host_memory(ADDRESS) is (refused != "npuHostUnregister")
     assert module.log == [
         ("npuHostRegister", ADDRESS, NBYTES, MAPPED_AND_PINNED),
         ("npuHostUnregister", ADDRESS),
     ]
-    assert "507899" in caplog.text
+    said = [record.getMessage() for record in caplog.records]
+    assert [refused in one and "507899" in one for one in said] == [True] * bool(refused)
     assert accelerator.pin_memory_alignment() == 4096
 
 

@@ -176,6 +176,30 @@ def test_names_that_are_none(tmpfs: Path, make_handle: Any, file: Any) -> None:
     expect(handle, tmpfs, calls(handle, bytearray(5), file), (TypeError, ValueError))
 
 
+@pytest.mark.parametrize(
+    ("rest", "named", "words"),
+    [
+        ((True, 0, 7), {}, "at most 5 arguments, got 6"),
+        ((True,), {"async": False}, "repeated argument 'async'"),
+        ((True, 0), {"file_offset": 0}, "repeated argument 'file_offset'"),
+        ((True,), {"offset": 0}, "unexpected or repeated argument 'offset'"),
+        ((), {"file_offset": 0}, "missing argument 'async'"),
+    ],
+)
+def test_arguments_of_pread_and_pwrite_that_do_not_fit(
+    tmpfs: Path, make_handle: Any, rest: tuple[Any, ...], named: dict[str, Any], words: str
+) -> None:
+    """They take what follows `validate` apart themselves, since `async` names no parameter."""
+    handle, path = make_handle(), tmpfs / "file"
+    for call in (handle.pread, handle.pwrite):
+        with pytest.raises(TypeError, match=words):
+            call(bytearray(5), path, False, *rest, **named)
+    assert handle.wait() == 0
+    assert not path.exists()
+    assert handle.pwrite(b"12345", path, False, **{"file_offset": 3, "async": False}) == 1
+    assert path.read_bytes() == bytes(3) + b"12345"
+
+
 def test_the_same_with_checks_off(tmpfs: Path) -> None:
     """`python -O` takes asserts away: no check may be one."""
     script = """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -75,6 +78,10 @@ def test_ratio(pairs: list[tuple[float, float]]) -> None:
     assert (ratio.lower, ratio.upper) == tuple(sorted((ratio.of_medians, ratio.median_of_rounds)))
 
 
+def test_a_ratio_in_words() -> None:
+    assert str(compare([2, 4], [1, 3])) == "1.500 / 1.667"
+
+
 def test_latencies_of_a_series_are_of_the_rounds_that_have_one() -> None:
     left = [Sample(1.0, 1, 0.5, mode=mode, p99=p99) for mode, p99 in (("a", 3.0), ("b", None))]
     series = run_rounds([Contestant("one", iter(left).__next__)], len(left))["one"]
@@ -116,6 +123,36 @@ def test_a_file_that_could_not_be_prepared_whole(
     monkeypatch.setattr(os, "pwrite", lambda *arguments: 1)
     with pytest.raises(BenchError, match="short write"):
         files.prepare_files(disk / "new", 1, 4096)
+
+
+@pytest.mark.parametrize("nbytes", [(16 << 20) + 4096, 4096])
+def test_a_file_where_direct_io_is_refused_is_prepared_without(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    real = os.open
+
+    def refuse(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    path = files.prepare_file(disk / "file", nbytes)
+    data = path.read_bytes()
+    assert len(data) == nbytes
+    assert len(set(data[-4096:])) > 200  # random to its end
+
+
+def test_a_share_that_the_kernel_does_not_tell(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> int:
+        ctypes.set_errno(errno.ENOMEM)
+        return -1
+
+    path = files.prepare_file(disk / "file", 8192)
+    monkeypatch.setattr(files, "_libc", SimpleNamespace(mincore=fail))
+    with pytest.raises(OSError, match="Cannot allocate memory") as raised:
+        files.resident_share(path)
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOMEM, str(path))
 
 
 @pytest.mark.parametrize("direct", [True, False])

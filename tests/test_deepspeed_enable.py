@@ -144,6 +144,37 @@ def test_an_accelerator_that_is_imported_later(package: Package) -> None:
     assert late.AsyncIOBuilder().load() == "own compiled async_io"
 
 
+class OldFinder:
+    """As before Python 3.4: older ones ask it, with a warning, newer ones pass over it."""
+
+    def find_module(self, fullname: str, path: object = None) -> None:
+        return
+
+
+@pytest.mark.filterwarnings("ignore:OldFinder:ImportWarning")
+def test_builders_of_other_packages(package: Package, tmp_path: Path) -> None:
+    """A folder op_builder without __init__.py, where nothing of DeepSpeed is: as without us."""
+    package()
+    (tmp_path / "op_builder").mkdir()
+    (tmp_path / "op_builder" / "mine.py").write_text(
+        "class Missing:\n    NAME = 'deepspeed_not_implemented'\nAsyncIOBuilder = Missing\n"
+    )
+    before = list(sys.meta_path)
+    sys.meta_path.insert(0, OldFinder())  # type: ignore[arg-type]
+    try:
+        aio.deepspeed.enable()
+        found = importlib.import_module("op_builder.mine")
+        assert found.AsyncIOBuilder is found.Missing
+        assert list(sys.modules["op_builder"].__path__) == [str(tmp_path / "op_builder")]
+        assert found.__loader__ is found.__spec__.loader
+        assert fakes() == []
+    finally:
+        aio.deepspeed.disable()
+        sys.meta_path[:] = before
+        for name in ("op_builder", "op_builder.mine"):
+            sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize("version", ["0.16.0", "0.17.6", "0.18.9", "0.19.8", "0.19.9+ab12cd"])
 def test_known_versions(package: Package, version: str) -> None:
     package(version)
@@ -173,8 +204,12 @@ def test_a_checkout(package: Package, tmp_path: Path) -> None:
     """Its version is in a file beside the package."""
     package()
     (tmp_path / "deepspeed" / "git_version_info_installed.py").unlink()
-    with pytest.raises(aio.deepspeed.UnsupportedDeepSpeed, match="does not say"):
-        aio.deepspeed.enable()
+    for text in (None, "unknown\n"):
+        if text is not None:  # neither says anything
+            (tmp_path / "version.txt").write_text(text)
+            (tmp_path / "deepspeed" / "git_version_info_installed.py").write_text("git_hash=None\n")
+        with pytest.raises(aio.deepspeed.UnsupportedDeepSpeed, match="does not say"):
+            aio.deepspeed.enable()
     (tmp_path / "version.txt").write_text("0.19.9\n")
     aio.deepspeed.enable()
     check_replaced()

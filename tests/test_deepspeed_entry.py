@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aio.deepspeed.__main__ import BOOTSTRAP, interpreter_options
+from aio.deepspeed.__main__ import BOOTSTRAP, interpreter_options, main
 from support.child import HANG_S
 from support.deepspeed import ROOT
 from support.fake_deepspeed import write_package
@@ -131,7 +131,8 @@ def test_what_cannot_be(folder: Path, options: list[str]) -> None:
     program = ["-c", "pass"] if options else []
     done = run(folder, *options, "-c", MAIN, *program)
     assert done.returncode != 0
-    assert ("PYTHONPATH" if options else "usage:") in done.stderr + done.stdout
+    assert ("PYTHONPATH" if options else "usage:") in done.stderr
+    assert done.stdout == ""
 
 
 MAIN = f"""
@@ -141,6 +142,16 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["aio.deepspeed", flag, "train.py"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out.startswith("usage: python -m aio.deepspeed")
 
 
 def test_the_sitecustomize_that_was_there_runs_too(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import _deepnvme
 import aio
 from support.buffers import pattern
 from support.fake_device import BLOCK, FakeDevice, FakeTensor, FakeType, empty
@@ -202,3 +203,12 @@ def test_tensors_without_memory_that_can_be_copied(disk: Path, handle: Any) -> N
                 call(tensor, disk / "file")
     assert not (disk / "file").exists()
     assert handle.wait() == 0
+
+
+def test_names_that_are_not_text(tmp_path: Path) -> None:
+    """The file by which device tensors move has the name that an error shows, whatever it is."""
+    handle = _deepnvme.io.Handle(4096, 4, False, False, 1, "posix")
+    name = os.fsencode(tmp_path) + b"/\xff\xc3"
+    file = handle.open(name, 0, 1, True)
+    assert file.path() == os.fsdecode(name)
+    handle.close()

@@ -12,7 +12,8 @@ import torch
 import aio
 import aio.device_transfer as device_transfer
 from support.buffers import pattern
-from support.fake_device import BLOCK, FakeDevice, FakeTensor, empty
+from support.counters import counters
+from support.fake_device import BLOCK, FakeDevice, FakeTensor, FakeType, empty
 from support.files import contents
 from support.in_flight import TEXT, refuses_text
 from support.no_threads import REFUSED, no_threads
@@ -68,6 +69,59 @@ def test_host_tensors_of_the_same_call_are_waited_for(
     future = handle.submit_pread_many([(empty(BLOCK), path), (bytearray(BLOCK), path)])
     assert isinstance(future.exception(), RuntimeError)
     assert ticket.waited
+
+
+BAD_ITEMS: dict[str, Any] = {
+    "device tensor, no name": (empty(BLOCK), None),
+    "device tensor, offset": (empty(BLOCK), "FILE", -1),
+    "device tensor alone": (empty(BLOCK),),
+    "device tensor and too much": (empty(BLOCK), "FILE", 0, 0),
+    "another device's": (FakeTensor(b"abcd", device=FakeType("unheard-of")), "FILE"),
+    "host, no name": (b"host", None),
+    "nothing": (),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("what", BAD_ITEMS)
+def test_an_item_that_cannot_be_moves_nothing_of_the_others(
+    disk: Path, device: FakeDevice, make_handle: Any, what: str
+) -> None:
+    files = [disk / "of the device", disk / "of the host"]
+    for path in files:
+        path.write_bytes(pattern(BLOCK))
+    bad = BAD_ITEMS[what]
+    if bad is not None:
+        bad = tuple(files[0] if member == "FILE" else member for member in bad)
+    good: list[Any] = [(FakeTensor(pattern(BLOCK, 1)), files[0]), (pattern(BLOCK, 2), files[1])]
+    handle, raised = make_handle(), []
+    with counters():
+        for items in ([bad], [*good, bad], [bad, *good]):
+            with pytest.raises((TypeError, ValueError)) as refused:
+                handle.submit_pwrite_many(items)
+            raised.append(refused.value)  # and with it all that its traceback holds
+    handle.close()  # what had been started would be in the files now
+    assert [contents(path) for path in files] == [pattern(BLOCK)] * 2
+    assert device.copies == 0
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_many_without_a_thread(
+    disk: Path, device: FakeDevice, make_handle: Any, opened: bool
+) -> None:
+    """Nothing of the device, now or later, and nothing of the host is in flight."""
+    path = disk / "file" if opened else disk / "missing" / "file"
+    if opened:
+        path.write_bytes(pattern(BLOCK))
+    handle, ticket = make_handle(), Told()
+    handle._devices._core = HostRequestsOf(handle._core, ticket)
+    items: list[Any] = [(FakeTensor(pattern(BLOCK, seed)), path) for seed in (1, 2)]
+    with counters(), no_threads(), pytest.raises(RuntimeError, match=REFUSED):
+        handle.submit_pwrite_many([*items, (b"host", disk / "other")])
+    assert ticket.waited
+    assert handle.sync_pwrite(FakeTensor(pattern(BLOCK, 3)), disk / "new") == 1
+    if opened:
+        assert contents(path) == pattern(BLOCK)
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -12,6 +12,7 @@ import torch
 
 import aio
 from aio.ds_io import engines
+from aio.ds_io.buffers import describe
 from aio.ds_io.options import Options, UsageError, parse
 from aio.ds_io.worker import Worker
 from aio.measure import command
@@ -37,6 +38,13 @@ def test_bytes_of_a_device_tensor(disk: Path, engine: str, reading: bool, bounce
         assert part.nbytes == worker.loop(1).nbytes == MIB
         assert part.memory.startswith("not page-locked")
     assert pinned_stats()["in_use"] == 0
+
+
+def test_where_a_tensor_lies_in_words() -> None:
+    words = describe(torch.empty(1, device="meta"))
+    assert words == "on meta, through page-locked blocks"
+    assert describe(new_locked_tensor(1, torch.uint8)) == "page-locked"
+    assert describe(torch.empty(1)).startswith("not page-locked")
 
 
 def test_the_bounce_buffer_is_locked_anew_in_every_loop(

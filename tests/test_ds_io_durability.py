@@ -79,3 +79,21 @@ def test_a_tail_through_the_page_cache_is_on_the_drive_too(
     run = ds_io.measure("--io_size", (1 << 20) + 17, "--engine", engine)
     assert len(synced) == 4
     assert "some bytes went through the page cache" in run.told("durability")
+
+
+@pytest.mark.parametrize(("flags", "count"), [((), 0), (("--fsync",), 4)])
+def test_a_serialized_tensor_that_all_went_past_it(
+    ds_io: DsIo,
+    synced: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    count: int,
+) -> None:
+    """As where torch.save's own bytes fill the last sector."""
+    monkeypatch.setattr(
+        torch_engine.TorchEngine, "_save", lambda this, file: file.write(bytes(1 << 20))
+    )
+    run = ds_io.measure("--io_size", "1M", "--engine", "torch_fastio", *flags)
+    if "page cache" in run.told("path"):
+        pytest.skip("the drive's file system refuses O_DIRECT")
+    assert len(synced) == count

@@ -132,8 +132,7 @@ def test_terminated_in_a_loop(ds_io: DsIo, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 INTERRUPTED = """
-import sys
-from aio.ds_io.__main__ import main
+import runpy
 from aio.ds_io.worker import ManyProcesses
 
 loop = ManyProcesses.loop
@@ -144,7 +143,7 @@ def told(team, number):
     return loop(team, number)
 
 ManyProcesses.loop = told
-sys.exit(main(sys.argv[1:]))
+runpy.run_module("aio.ds_io", run_name="__main__", alter_sys=True)  # as python -m
 """
 
 

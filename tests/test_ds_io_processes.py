@@ -8,12 +8,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aio.ds_io import worker
 from aio.ds_io.options import Options, parse
 from aio.ds_io.worker import ManyProcesses, Worker, open_team
 from aio.measure.harness import BenchError
+from support import ds_io_children
+from support.counters import counters
 from support.ds_io import MIB, DsIo
 from support.mounts import small_tmpfs
 
@@ -58,8 +62,22 @@ def test_a_process_that_dies_ends_the_run(disk: Path) -> None:
         first = both.loop(0)
         assert [part.nbytes for part in first] == [MIB] * 2
         os.kill(both._processes[1].pid or 0, signal.SIGKILL)
-        with pytest.raises(BenchError, match=r"process 1 ended .* \(killed by SIGKILL\)"):
-            both.loop(1)
+        for number in (1, 2):  # in its loop, and dead before it is told of one
+            with pytest.raises(BenchError, match=r"process 1 ended .* \(killed by SIGKILL\)"):
+                both.loop(number)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_cannot_begin_ends_those_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    monkeypatch.setattr(worker, "_child", ds_io_children.fails_at)
+    multiprocessing.get_context("spawn").Barrier(2)  # what the first one makes, this process keeps
+    given: Any = failing
+    with counters():
+        with pytest.raises(BenchError, match=rf"process {failing}: .*{failing}: No such file"):
+            open_team(given, [tmp_path / "0", tmp_path / "1"])
+        assert multiprocessing.active_children() == []
 
 
 def test_a_process_that_fails_ends_those_at_the_barrier(disk: Path) -> None:

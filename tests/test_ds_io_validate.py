@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from aio.ds_io.compare import compare_file
 from aio.ds_io.engines import Engine, HandleEngine
 from aio.ds_io.torch_engine import TorchEngine
 from aio.measure.harness import BenchError
+from support.counters import counters
 from support.ds_io import MIB, DsIo
 
 pytest_plugins = ["support.ds_io_fixture"]
@@ -94,6 +96,50 @@ def test_another_size(tmp_path: Path, nbytes: int) -> None:
     (tmp_path / "file").write_bytes(bytes(nbytes))
     with pytest.raises(BenchError, match=f"{nbytes} bytes long, not 4096"):
         compare_file(torch.zeros(4096, dtype=torch.uint8), tmp_path / "file")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_file_that_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """And one that was cut meanwhile, whose size was right when it was asked."""
+    tensor = torch.arange(4096).to(torch.uint8)
+    path = tmp_path / "file"
+    path.write_bytes(tensor.numpy().tobytes())
+    read = os.preadv
+
+    def short(descriptor: int, buffers: Any, offset: int) -> int:
+        if offset == 3000:
+            os.truncate(path, 4096 - lost)
+        return read(descriptor, [buffers[0][:1000]], offset)
+
+    monkeypatch.setattr(os, "preadv", short)
+    with counters():
+        if lost:
+            with pytest.raises(BenchError, match=r"file: ends at byte 4095 of 4096$"):
+                compare_file(tensor, path)
+        else:
+            compare_file(tensor, path)
+
+
+@pytest.mark.parametrize("reading", ["", "--read"])
+def test_a_tensor_that_somebody_has_replaced(
+    ds_io: DsIo, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    """Told without --validate too, since there is no throughput in what was not moved."""
+    real = TorchEngine.transfer
+
+    def replace(this: TorchEngine, loop: int) -> None:
+        if not reading:
+            real(this, loop)
+        torch.save(torch.zeros(1000, dtype=torch.uint8), this.path(loop))
+        if reading:
+            real(this, loop)
+
+    monkeypatch.setattr(TorchEngine, "transfer", replace)
+    flags = filter(None, [reading])
+    words = ds_io.refuse(1, "--io_size", "1M", "--engine", "torch_io", *flags)
+    assert (f"1000 of {MIB} bytes loaded" if reading else f"cannot hold {MIB}") in words
 
 
 def test_every_engine_has_a_check() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 import aio
 import support.torch_threads  # noqa: F401
+from _deepnvme.io import CompletionChannel
 from support.buffers import pattern, raw, tensor_of
 from support.counters import counters, until
 from support.in_flight import REFUSES_TEXT_ERRNO, TEXT, refuses_text, sparse
@@ -64,6 +67,14 @@ def test_timeout(directory: Path, backend: str, make_handle: Any) -> None:
     with pytest.raises(TimeoutError):
         slow.future.result(1e-9)
     slow.check()
+
+
+def test_a_timeout_that_is_no_number(directory: Path, backend: str, make_handle: Any) -> None:
+    future = make_handle(backend).submit_pwrite(b"x" * 5000, directory / "file")
+    for call in (future.result, future.exception):
+        with pytest.raises(ValueError, match="timeout is not a number"):
+            call(float("nan"))
+    assert future.result() == 5000
 
 
 def test_exception(directory: Path, backend: str, make_handle: Any) -> None:
@@ -244,6 +255,48 @@ def test_a_loop_that_ends_before_the_io(directory: Path, backend: str, make_hand
 
     asyncio.run(main())
     slow.check()
+
+
+class Unending:
+    """A request that is in flight for as long as this is there."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[CompletionChannel, int]] = []
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+    def result(self) -> int:
+        return 0
+
+    def notify(self, channel: CompletionChannel, token: int) -> None:
+        self.told.append((channel, token))
+
+
+def test_a_loop_that_ends_before_the_io_is_freed() -> None:
+    """With the descriptor by which it would have learnt of the end."""
+    loops: list[weakref.ReferenceType[asyncio.AbstractEventLoop]] = []
+    ticket = Unending()
+
+    async def main() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        tasks = [asyncio.ensure_future(_awaited(aio.IOFuture(ticket))) for _ in range(2)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()  # the other one is, by the end of the loop
+
+    with counters():
+        for _ in range(5):
+            asyncio.run(main())
+        assert len(ticket.told) == 10
+        for channel, token in ticket.told:
+            channel.push(token)  # the end, which nobody awaits any more
+        ticket.told.clear()
+        del channel
+        gc.collect()
+        assert [loop() for loop in loops] == [None] * 5
 
 
 def test_nothing_is_left(directory: Path, backend: str) -> None:

@@ -214,6 +214,38 @@ def test_memory_of_the_user(accelerator: FakeAccelerator) -> None:
     assert accelerator.covers(pinned)
 
 
+def test_memory_of_the_user_that_is_not_aligned_for_the_accelerator(
+    accelerator: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "pin_memory_alignment", lambda: 4096)
+    address = torch.empty(3 * MIB, dtype=torch.uint8).data_ptr() // 4096 * 4096
+    for wrong in ((address + 2048, MIB), (address, MIB + 1)):
+        with pytest.raises(ValueError, match=r"must divide by 4096 bytes on fake"):
+            host_registration.register_host_memory(*wrong)
+    assert accelerator.registrations == 0
+
+
+def test_an_accelerator_that_fails_to_let_go_is_asked_again(
+    accelerator: FakeAccelerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may reach the memory still, so that it counts as registered."""
+
+    def fail(number: int) -> bool:
+        raise RuntimeError("the device hangs")
+
+    accelerator.looks_at_memory = False
+    own = torch.empty(3 * MIB, dtype=torch.uint8).data_ptr()
+    assert host_registration.register_host_memory(own, MIB)
+    accelerator.keep = fail
+    assert host_registration.unregister_host_memory(own) is False
+    assert accelerator.ranges == {own: MIB}
+    accelerator.keep = lambda number: False
+    assert host_registration.unregister_host_memory(own) is True
+    assert accelerator.ranges == {}
+    assert "the device hangs" in caplog.text
+    assert accelerator.faults == []
+
+
 def test_without_an_accelerator_nothing_is_registered() -> None:
     tensor = new(MIB)
     assert not host_registration.register_host_memory(tensor.data_ptr(), MIB)

@@ -46,9 +46,11 @@ def test_flat_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pin_memory(flat, match_shape=False) is flat
     assert pin_memory(pinned[3:], match_shape=False).data_ptr() == pinned[3:].data_ptr()
     assert pinned_memory_stats() == before
-    transposed = pin_memory(pinned.t(), match_shape=False)  # its elements lie in another order
-    assert is_pinned(transposed)
-    assert raw(transposed) == raw(pinned.t())
+    for pin in (pin_memory, NativePinnedMemory().pin):
+        transposed = pin(pinned.t(), match_shape=False)  # its elements lie in another order
+        assert is_pinned(transposed)
+        assert raw(transposed) == raw(pinned.t())
+        assert pin(pinned.t(), make_copy=False, match_shape=False).shape == (600,)
 
 
 def test_twice_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,14 @@ def test_no_memory_to_pin(kind: str) -> None:
     assert not unpin_memory(tensor)
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind not in ("fake", "meta", "subclass")]
+)
+def test_no_layout_to_pin_memory_for(kind: str) -> None:
+    with pytest.raises(NotImplementedError, match="pin"):
+        pin_empty_like(KINDS[kind]())
+
+
 def test_an_uninitialized_parameter() -> None:
     parameter = torch.nn.UninitializedParameter()
     assert is_pinned(parameter) is False

@@ -48,7 +48,10 @@ def test_empty(accelerator: PinningAccelerator) -> None:
     assert is_pinned(pin_empty(3, 4))
     assert pin_empty_like(torch.ones(3, 4).t()).stride() == (1, 4)
     assert [nbytes for _, nbytes in accelerator.pinned] == [48, 48]
+    before = pinned_memory_stats()
     assert not is_pinned(pin_empty(0, 4))
+    assert pin_memory(torch.empty(0, 4)).shape == (0, 4)
+    assert pinned_memory_stats() == before  # nothing is pinned for what has no elements
 
 
 def test_counted_while_the_storage_lives() -> None:

@@ -13,6 +13,7 @@ import _deepnvme
 import aio
 import support.torch_threads  # noqa: F401
 from support.buffers import locked, pattern, raw
+from support.child import child_answer
 from support.counters import counters
 
 NBYTES = 300_000
@@ -93,3 +94,22 @@ def test_a_freed_region_is_used_again() -> None:
     assert again.data_ptr() == address
     after = _deepnvme.pin.stats()
     assert after["in_use"] + after["cached"] == locked_before["in_use"] + locked_before["cached"]
+
+
+LIMITED = """
+import json
+from _deepnvme import pin
+from support.counters import status_kb
+before = status_kb("VmLck")
+capsules = [pin.allocate_dlpack(1 << 20, "test") for _ in range(5)]
+capsules.clear()
+print(json.dumps([status_kb("VmLck") - before << 10, pin.stats()["cached"], pin.get_cache_limit()]))
+"""
+
+
+@pytest.mark.parametrize(("value", "limit"), [("2M", 2 << 20), ("3500000", 3_500_000), ("0", 0)])
+def test_limit_of_the_variable(value: str, limit: int) -> None:
+    """What was dropped stays locked up to the limit, in whole mappings, also before it is asked."""
+    locked, cached, said = child_answer(LIMITED, environment={"DEEPNVME_PIN_CACHE_BYTES": value})
+    assert locked == cached == limit >> 20 << 20
+    assert said == limit

@@ -231,6 +231,22 @@ def test_the_cpu_needs_no_record() -> None:
         copy_to_device(tensor, "no such device")
 
 
+def test_device_memory_is_its_allocators_business(device: FakeDevice) -> None:
+    recorded: list[Any] = []
+
+    class Recording(FakeTensor):
+        def record_stream(self, stream: Any) -> None:
+            recorded.append(stream)
+
+    tensor: Any = Recording(bytes(100))
+    with device.stream():
+        record_stream(tensor)
+        current = device.current_stream()
+    record_stream(tensor, "another stream")
+    assert recorded == [current, "another stream"]
+    assert collect_streams() == 0
+
+
 def test_a_forked_child_asks_no_event_of_the_parent(device: FakeDevice) -> None:
     tensor = pinned(MIB, 1)
     record_stream(tensor, device.current_stream())

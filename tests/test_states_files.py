@@ -4,6 +4,7 @@ process ends (G-03, G-04).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_nobody_else_is_touched(disk: Path) -> None:
         reload_states(one)
         assert picture(tensors_of(one)) == seen
     assert [path.name for path in disk.iterdir()] == ["foreign"]
+
+
+def test_a_directory_that_gives_no_name_back(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the sticky bit of somebody else's: the states stay, the empty file is named."""
+    one = training(1.0)
+    before = picture(tensors_of(one))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    with counters(), monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError) as raised:
+            offload_states(one, device="nvme", nvme_path=disk)
+    (left,) = disk.iterdir()
+    assert (raised.value.filename, left.stat().st_size) == (str(left), 0)
+    assert picture(tensors_of(one)) == before
 
 
 def test_names_are_of_one_use(disk: Path) -> None:

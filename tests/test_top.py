@@ -254,3 +254,14 @@ def test_names_of_devices() -> None:
         break
     proc = os.stat("/proc").st_dev
     assert top.device_name(f"{os.major(proc)}:{os.minor(proc)}") == "proc"
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e6"])
+def test_an_interval_that_is_none(
+    place: Path, capsys: pytest.CaptureFixture[str], interval: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["top", "--once", "--interval", interval])
+    words = capsys.readouterr().err
+    assert f"--interval is {float(interval):g}, but must be more than 0 and less than" in words
+    assert not place.exists()

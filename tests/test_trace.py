@@ -143,6 +143,18 @@ def test_failures_are_in_the_call(directory: Path, backend: str) -> None:
     assert waited["args"]["errno"] == 61  # ENODATA
 
 
+def test_a_call_that_raises(tmp_path: Path) -> None:
+    """What is no error of a file has no errno, but the call was not done."""
+    target, beyond = tmp_path / "trace.json", (1 << 63) - 50
+    with aio.aio_handle(trace=target) as handle:
+        handle.sync_pwrite(b"x" * 100, tmp_path / "file")
+        with pytest.raises(ValueError, match="end of any file"):
+            handle.sync_pwrite(b"x" * 100, tmp_path / "file", beyond)
+    done, refused = (one["args"] for one in read_trace(target).calls_of("sync_pwrite"))
+    assert ("raised" in done, done["errno"]) == (False, 0)
+    assert (refused["raised"], refused["errno"], refused["offset"]) == (True, 0, beyond)
+
+
 def test_names_that_are_not_text(directory: Path) -> None:
     """Quotes, control characters and bytes that are not UTF-8 come back as os.fsdecode has them."""
     target = directory / "trace.json"

@@ -43,7 +43,7 @@ def main() -> NoReturn:
     """Become the program: exec, so that signals and the exit status are its own."""
     program = sys.argv[1:]
     if not program or program[0] in ("-h", "--help"):
-        print(USAGE)
+        print(USAGE, file=sys.stdout if program else sys.stderr)
         sys.exit(0 if program else 2)
     if sys.flags.ignore_environment or sys.flags.no_site:
         sys.exit(

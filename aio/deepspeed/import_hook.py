@@ -26,11 +26,12 @@ class ImportHook(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not WATCHED.fullmatch(fullname):
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        for finder in (one for one in others if hasattr(one, "find_spec")):  # as Python does
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _SeeingLoader(spec.loader, self._seen)
+                if spec.loader is not None:  # as for a folder without __init__.py
+                    spec.loader = _SeeingLoader(spec, spec.loader, self._seen)
                 return spec
         return None
 
@@ -38,7 +39,8 @@ class ImportHook(MetaPathFinder):
 class _SeeingLoader(Loader):
     """Executes a module by its own loader, to which the module belongs again before that."""
 
-    def __init__(self, loader: Loader, seen: Seen) -> None:
+    def __init__(self, spec: ModuleSpec, loader: Loader, seen: Seen) -> None:
+        self._spec = spec
         self._loader = loader
         self._seen = seen
 
@@ -46,8 +48,6 @@ class _SeeingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
+        self._spec.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._seen(module)

@@ -72,9 +72,9 @@ class Engine(ABC):
     def check(self, loop: int) -> None:
         """Compare the tensor with the file by a read of its own. Raises BenchError."""
 
+    @abstractmethod
     def latency(self) -> Mapping[str, object] | None:
         """Of single transfers, in seconds, over all loops so far; None where nobody counts them."""
-        return None
 
     def _make(self, path: Path) -> None:
         prepare_file(path, self._options.io_size)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from aio.drives import read_text
 from aio.measure.harness import BenchError
 from aio.measure.sizes import format_size
 
@@ -44,7 +45,7 @@ def check_memory(needed: int) -> None:
 
 def available_memory() -> int | None:
     """Bytes, as the kernel estimates them (proc_meminfo(5)); None where it does not."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in read_text(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return None

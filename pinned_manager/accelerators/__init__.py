@@ -34,12 +34,15 @@ def get_accelerator() -> Accelerator:
     Looked for once, without initialising a device.
     """
     global _current
-    if _current is None:
+    found = _current  # another thread may forget it meanwhile
+    if found is None:
         with _lock:
-            if _current is None:
-                _current = next((kind() for kind in _KINDS if kind.is_available()), None)
-                _current = _current or CpuAccelerator()
-    return _current
+            found = _current = _current or _look()
+    return found
+
+
+def _look() -> Accelerator:
+    return next((kind() for kind in _KINDS if kind.is_available()), None) or CpuAccelerator()
 
 
 def set_accelerator(accelerator: Accelerator | None) -> None:

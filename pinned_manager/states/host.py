@@ -4,7 +4,7 @@ the next one allocates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -56,17 +56,19 @@ def move_to_host(
                 moved.append(storage)
             deferred.run()
         except BaseException:
-            for storage in reversed(moved):
-                _to_home(storage, non_blocking=False)
+            for storage, place in _in_host_memory(reversed(moved)):
+                _to_home(storage, place, non_blocking=False)
             raise
 
 
 def move_from_host(storages: Sequence[MovedStorage], non_blocking: bool) -> None:
-    """From host memory to home. When it fails, the rest is where it was, and can be moved again."""
+    """Those that are in host memory, to home. When it fails, the rest is where it was, and can be
+    moved again.
+    """
     with deferred_signals() as deferred:
-        for storage in storages:
+        for storage, place in _in_host_memory(storages):
             deferred.run()
-            _to_home(storage, non_blocking)
+            _to_home(storage, place, non_blocking)
 
 
 def unpin(memory: torch.UntypedStorage) -> None:
@@ -90,12 +92,17 @@ def _to_host(storage: MovedStorage, pinned: bool, non_blocking: bool, leftovers:
     storage.put_on(memory, InHostMemory(memory, ready))
 
 
-def _to_home(storage: MovedStorage, non_blocking: bool) -> None:
-    source = storage.storage()
-    if source is None:
-        return
+def _in_host_memory(
+    storages: Iterable[MovedStorage],
+) -> Iterator[tuple[MovedStorage, InHostMemory]]:
+    for storage in storages:
+        if isinstance(storage.place, InHostMemory):
+            yield storage, storage.place
+
+
+def _to_home(storage: MovedStorage, place: InHostMemory, non_blocking: bool) -> None:
     if storage.home.on_host:
-        home = home_octets(storage).copy_(octets(source))
+        home = home_octets(storage).copy_(octets(place.storage))
     else:
-        home = copy_to_device(octets(source), storage.home.device, non_blocking)
+        home = copy_to_device(octets(place.storage), storage.home.device, non_blocking)
     storage.put_on(home.untyped_storage(), None)

@@ -27,9 +27,16 @@ class Deferred:
 
     def run(self) -> None:
         """Call the handlers whose signals have arrived. What they raise is raised here."""
+        raised: BaseException | None = None
         while self._arrived:
             number, frame = self._arrived.pop(0)
-            self.handlers[number](number, frame)
+            try:
+                self.handlers[number](number, frame)
+            except BaseException as error:  # the others are still to be called
+                error.__context__ = error.__context__ or raised
+                raised = error
+        if raised is not None:
+            raise raised
 
     @contextmanager
     def heard(self) -> Iterator[None]:

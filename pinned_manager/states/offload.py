@@ -85,10 +85,8 @@ def reload_states(target: Any, non_blocking: bool = False) -> None:
     optimizer, others = parts_of(target)
     with _plain_torch(), moving(optimizer, others) as owner:
         owner.require_own_process()
-        owner.forget()
         move_from_file(owner.storages, home_octets, to_home=True)
-        in_memory = [s for s in owner.storages if isinstance(s.place, InHostMemory)]
-        move_from_host(in_memory, non_blocking)
+        move_from_host(owner.storages, non_blocking)
 
 
 def release(target: Any) -> None:
@@ -112,7 +110,7 @@ def _drop(storage: MovedStorage) -> None:
     storage.drop()
     if isinstance(place, InFile):
         place.file.close()
-    elif place is not None:
+    if isinstance(place, InHostMemory):
         unpin(place.storage)
 
 

@@ -84,6 +84,8 @@ def moving(optimizer: Optimizer, others: Iterable[Part]) -> Iterator[Owner]:
     with _lock:
         owner = _owners.setdefault(optimizer, Owner())
     with owner.turn():
+        with _lock:
+            owner.forget()  # what an interrupt has left here
         try:
             yield owner
         finally:
