@@ -169,7 +169,7 @@ int Trace::start(int descriptor, bool resume, size_t ring_bytes) {
         const std::lock_guard lock(calls_mutex_);
         known_threads_.clear();
     }
-    stopping_ = false;
+    stopping_ = failure_told_ = false;
     ring_bytes_ = ring_bytes;
     calls_dropped_ = 0;
     auto calls = std::make_unique<TraceRing>(ring_bytes);
@@ -197,9 +197,8 @@ void Trace::stop() {
 }
 
 void Trace::end() {
-    const bool had_failed = file_.error() != 0;
     file_.finish([this] { return last_object(); });
-    note_failure(had_failed);
+    tell_failure();
     size_ = file_.size();
     {
         const std::lock_guard lock(calls_mutex_);
@@ -271,17 +270,17 @@ void Trace::run() {
             wanted_ = false;
             last = stopping_;
         }
-        const bool had_failed = file_.error() != 0;
         while (drain()) {
+            tell_failure();
         }
         file_.flush();
-        note_failure(had_failed);
+        tell_failure();
     }
 }
 
-// The first that stops the writing is told, at once.
-void Trace::note_failure(bool had_failed) {
-    if (!had_failed && file_.error() != 0) {
+void Trace::tell_failure() {
+    if (file_.error() != 0 && !failure_told_) {
+        failure_told_ = true;
         failure_.store(file_.error(), std::memory_order_relaxed);
     }
 }

@@ -90,8 +90,8 @@ private:
     void end();  // of the file, once there is no writer
     void wake();
     void run();
-    void note_failure(bool had_failed);
-    bool drain();  // whether there was anything
+    void tell_failure();  // the errno that has stopped the writing, once
+    bool drain();         // whether there was anything
     bool drain(TraceTrack& track);
     bool drain_calls();
     void name_row(const TraceTrack& track, uint32_t row);
@@ -128,6 +128,7 @@ private:
 
     // The writer's.
     TraceFile file_;
+    bool failure_told_ = false;
     std::string object_, text_;
     uint64_t next_flow_ = 1;
     uint64_t events_ = 0;         // written or refused by the file
