@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aio import drives, top
+from support.profiles import only_uuids
 
 NEVER = "4095:1048575"  # the highest numbers there can be
 
@@ -61,13 +62,10 @@ def test_uuids_of_other_drives(
     block = drives.block_device_of(disk)
     if block is None:
         pytest.skip(f"{disk} is on no block device")
-    by_uuid = tmp_path / "by-uuid"
-    by_uuid.mkdir()
-    for number in range(8):
-        (by_uuid / f"of-another-{number}").symlink_to(f"../../{block.name}{number}")
+    devices = {f"of-another-{number}": f"{block.name}{number}" for number in range(8)}
     if ours:
-        (by_uuid / "of-ours").symlink_to(f"../../{block.name}")
-    monkeypatch.setattr(drives, "BY_UUID", by_uuid)
+        devices["of-ours"] = block.name
+    only_uuids(monkeypatch, tmp_path / "by-uuid", devices)
     found = drives.identity(disk)
     assert found.get("uuid") == ("of-ours" if ours else None)
     assert ("device" in found) is not ours

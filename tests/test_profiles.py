@@ -25,7 +25,7 @@ from aio.profiles import (
 )
 from aio.swap import SwapStore
 from support.mounts import ext4_image
-from support.profiles import TUNED, options_of, profile_for, saved
+from support.profiles import TUNED, only_uuids, options_of, profile_for, saved
 
 pytestmark = pytest.mark.usefixtures("own_profiles")
 
@@ -171,10 +171,7 @@ def test_a_file_system_is_known_by_its_uuid(
     block = drives.block_device_of(disk)
     if block is None:
         pytest.skip(f"{disk} is on no block device")
-    by_uuid = tmp_path / "by-uuid"
-    by_uuid.mkdir()
-    (by_uuid / "1234-abcd").symlink_to(f"../../{block.name}")
-    monkeypatch.setattr(drives, "BY_UUID", by_uuid)
+    only_uuids(monkeypatch, tmp_path / "by-uuid", {"1234-abcd": block.name})
     found = drives.identity(disk)
     assert found["uuid"] == "1234-abcd"
     assert "device" not in found, "the number changes with the order in which drives are found"

@@ -36,15 +36,17 @@ def told(caplog: pytest.LogCaptureFixture, path: Path) -> str:
     return f"{record.levelname} {record.getMessage()}"
 
 
-def look(path: Path) -> None:
-    """Nothing of it goes, nothing is held, and a store is made all the same."""
+def told_of(path: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """What is told; nothing of it goes, nothing is held, and a store is made all the same."""
     before = sorted(path.iterdir())
     with counters():
         assert reclaim_leftovers(path.parent, "swap") == []
+    words = told(caplog, path)
     assert sorted(path.iterdir()) == before
     with SwapStore(path.parent):
         assert len(list(path.parent.iterdir())) == 2
     assert list(path.parent.iterdir()) == [path]
+    return words
 
 
 @pytest.mark.parametrize("kind", ["directory", "link"])
@@ -54,30 +56,21 @@ def test_a_lock_that_cannot_be_opened(leftover: Path, kind: str, caplog: Any) ->
         lock.mkdir()
     else:
         lock.symlink_to(leftover / "elsewhere")
-    look(leftover)
-    caplog.clear()
-    reclaim_leftovers(leftover.parent, "swap")
-    assert told(caplog, leftover).startswith(f"INFO {leftover} is left alone: ")
+    assert told_of(leftover, caplog).startswith(f"INFO {leftover} is left alone: ")
 
 
 @pytest.mark.parametrize("record", [b"[1]", b"{}", b"\xff", b"{", b"[" * 4096, b'"swap"'])
 def test_a_lock_of_another_program(leftover: Path, record: bytes, caplog: Any) -> None:
     (leftover / LOCK_NAME).write_bytes(record)
     (leftover / "segment-000000").write_bytes(b"mine")
-    look(leftover)
-    caplog.clear()
-    reclaim_leftovers(leftover.parent, "swap")
     words = "is left alone: its lock is not a store's"
-    assert told(caplog, leftover) == f"INFO {leftover} {words}"
+    assert told_of(leftover, caplog) == f"INFO {leftover} {words}"
 
 
 def test_a_lock_that_cannot_be_read(leftover: Path, caplog: Any) -> None:
     os.mkfifo(leftover / LOCK_NAME)
-    look(leftover)
-    caplog.clear()
-    reclaim_leftovers(leftover.parent, "swap")
     words = f"could not be reclaimed: [Errno {errno.ESPIPE}]"
-    assert told(caplog, leftover).startswith(f"WARNING {leftover} {words}")
+    assert told_of(leftover, caplog).startswith(f"WARNING {leftover} {words}")
 
 
 def test_a_file_that_cannot_be_deleted(tmp_path: Path, caplog: Any) -> None:
@@ -85,11 +78,8 @@ def test_a_file_that_cannot_be_deleted(tmp_path: Path, caplog: Any) -> None:
     namespace = Namespace.make(tmp_path, "swap")
     namespace.disown()
     (namespace.path / "segment-000000").mkdir()
-    look(namespace.path)
-    caplog.clear()
-    reclaim_leftovers(tmp_path, "swap")
     words = f"could not be reclaimed: [Errno {errno.EISDIR}]"
-    assert told(caplog, namespace.path).startswith(f"WARNING {namespace.path} {words}")
+    assert told_of(namespace.path, caplog).startswith(f"WARNING {namespace.path} {words}")
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY])
@@ -105,11 +95,8 @@ def test_an_empty_directory_that_cannot_be_deleted(
         rmdir(path)
 
     monkeypatch.setattr(Path, "rmdir", refuse)
-    look(leftover)
-    caplog.clear()
-    reclaim_leftovers(leftover.parent, "swap")
     words = f"could not be reclaimed: [Errno {number}]"
-    assert told(caplog, leftover).startswith(f"WARNING {leftover} {words}")
+    assert told_of(leftover, caplog).startswith(f"WARNING {leftover} {words}")
 
 
 def test_what_is_reclaimed_is_told(tmp_path: Path, caplog: Any) -> None:

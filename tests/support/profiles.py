@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from aio import drives
 from aio.options import HandleOptions
 from aio.profiles import Optimum, Profile, drives_of, profile_path, save_profile
 
@@ -39,3 +42,11 @@ def options_of(handle: Any) -> HandleOptions:
         handle.get_intra_op_parallelism(),
         handle.backend,
     )
+
+
+def only_uuids(monkeypatch: pytest.MonkeyPatch, folder: Path, devices: dict[str, str]) -> None:
+    """udev knows these UUIDs, of block devices with these names, and no others."""
+    folder.mkdir()
+    for uuid, device in devices.items():
+        (folder / uuid).symlink_to(f"../../{device}")
+    monkeypatch.setattr(drives, "BY_UUID", folder)
