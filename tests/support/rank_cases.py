@@ -193,6 +193,7 @@ def one_directory_for_all_ranks(directory: Path) -> None:
             pair.swapped.close()
         distributed.barrier()
         assert [path.name for path in directory.iterdir()] == names[0][1:]
+        distributed.barrier()  # both have looked, before the other one goes too
         if rank == 1:
             pair.check()
     distributed.barrier()
