@@ -17,9 +17,17 @@ from hypothesis import strategies as st
 
 import aio
 from support.counters import held_now, until
-from support.faulty_schedules import ENGINE_SCHEDULES, PHASES, Schedule, faults, injected_errnos
+from support.faulty_schedules import (
+    ALL_CALLS,
+    ENGINE_SCHEDULES,
+    PHASES,
+    REAP_CALLS,
+    Schedule,
+    faults,
+    injected_errnos,
+)
 from support.faulty_watch import watch
-from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload
+from support.faulty_workload import OPTIONS, WORKLOADS, Draw, Workload, still_works
 from support.sanitizers import examples
 
 pytest_plugins = ["support.faulty_process"]
@@ -77,3 +85,25 @@ def test_handle_of_a_dead_engine_says_so(disk: Path, backend: str) -> None:
             assert caught.value.nbytes_done == 0
             assert handle.wait() == 0
     assert faults.report()["unmapped"] == 0
+
+
+@in_the_kernel
+def test_answers_that_can_never_be_had(disk: Path, backend: str) -> None:
+    """The call that brings them fails for ever: each request ends with its errno, later ones of
+    this handle too; another handle works.
+    """
+    path = disk / "file"
+    path.write_bytes(bytes(1 << 20))
+    calls = tuple((call, 0, ALL_CALLS, errno.EIO) for call in REAP_CALLS)
+    with aio.aio_handle(backend=backend) as handle:
+        with Schedule(calls=calls, engines=False).installed():
+            for _ in range(2):
+                watch()
+                handle.async_pread(bytearray(1 << 20), path)
+                with pytest.raises(aio.AioError) as caught:
+                    handle.wait()
+                assert caught.value.errno == errno.EIO
+                assert caught.value.nbytes_done == 0
+                assert handle.wait() == 0
+        with aio.aio_handle(backend=backend) as other:
+            still_works(other, disk)
